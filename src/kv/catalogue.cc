@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rows. Adding a storage is adding a row; no other code knows an engine's name.
+#include "kv/catalogue.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace isthmus::kv {
+namespace {
+
+constexpr const char* kLlamaVersion = "0.5.0-dev 0c1e57098bba";
+constexpr const char* kLlamaSource =
+    "src/llama-kv-cache.cpp, state_write_data: rows as llama_state_seq_get_data gives";
+constexpr const char* kOpenvinoVersion = "2026.4.1";
+constexpr const char* kOpenvinoFloatSource = "CPU plugin, PagedAttention inputs key_cache.N, value_cache.N";
+constexpr const char* kOpenvinoTokenSource = "CPU plugin, PagedAttention with KEY_CACHE_QUANT_MODE=BY_TOKEN";
+constexpr const char* kOpenvinoChannelSource =
+    "CPU plugin, PagedAttention with KEY_CACHE_QUANT_MODE=BY_CHANNEL";
+
+DecodeForm plain(const char* component, Format codes) {
+  return {.component = component,
+          .codes = codes,
+          .granule_dim = 0,
+          .granule_tokens = 1,
+          .recipe = "nearest_even"};
+}
+
+DecodeForm scaled(const char* component, Format codes, Format scale, std::uint32_t granule_dim,
+                  const char* recipe) {
+  return {.component = component,
+          .codes = codes,
+          .operation = DecodeOperation::kScaled,
+          .scale = scale,
+          .granule_dim = granule_dim,
+          .recipe = recipe};
+}
+
+// OpenVINO's x = (q − z) · s with s and z in f32; granule_dim 0 is the whole row.
+DecodeForm zero_point(const char* component, Format codes, const char* recipe) {
+  return {.component = component,
+          .codes = codes,
+          .operation = DecodeOperation::kScaledZeroPoint,
+          .scale = Format::kF32,
+          .zero = Format::kF32,
+          .granule_dim = 0,
+          .granule_tokens = 1,
+          .high_nibble_first = bits(codes) == 4,
+          .recipe = recipe};
+}
+
+DecodeForm by_channel(const char* component, std::uint32_t block_tokens) {
+  DecodeForm form = zero_point(component, Format::kU8, "openvino.u8.by_channel");
+  form.granule_dim = 1;
+  form.granule_tokens = block_tokens;
+  return form;
+}
+
+std::vector<DecodeForm> plain_kv(Format codes) {
+  return {plain("k", codes), plain("v", codes)};
+}
+
+// `node` with k:F and v:F in a region each.
+std::string two_regions(std::string_view node, Format codes) {
+  return fmt::format("region K per layer = {0} k:{1}\nregion V per layer = {0} v:{1}", node, name(codes));
+}
+
+void add_llamacpp(std::vector<Storage>& rows) {
+  for (const Format codes : {Format::kF16, Format::kF32, Format::kBf16}) {
+    rows.push_back({.name = fmt::format("llamacpp:{}", name(codes)),
+                    .engine = "llamacpp",
+                    .version = kLlamaVersion,
+                    .source = fmt::format("{} (flash attention on: V not transposed)", kLlamaSource),
+                    .layout_text = two_regions("tok head dim", codes),
+                    .forms = plain_kv(codes)});
+    rows.push_back({.name = fmt::format("llamacpp:{}_v_transposed", name(codes)),
+                    .engine = "llamacpp",
+                    .version = kLlamaVersion,
+                    .source = fmt::format("{} (flash attention off: V transposed)", kLlamaSource),
+                    .layout_text = fmt::format("region K per layer = tok head dim k:{0}\n"
+                                               "region V per layer = head dim tok v:{0}",
+                                               name(codes)),
+                    .forms = plain_kv(codes)});
+  }
+  rows.push_back(
+      {.name = "llamacpp:q8_0",
+       .engine = "llamacpp",
+       .version = kLlamaVersion,
+       .source = "ggml/src/ggml-common.h, block_q8_0; K and V are rotated by hadamard where 64 divides D",
+       .layout_text = "region K per layer = tok head dim/32 { k.s:f16 ; dim%32 k:i8 }\n"
+                      "region V per layer = tok head dim/32 { v.s:f16 ; dim%32 v:i8 }",
+       .forms = {scaled("k", Format::kI8, Format::kF16, 32, "ggml.q8_0"),
+                 scaled("v", Format::kI8, Format::kF16, 32, "ggml.q8_0")}});
+}
+
+void add_openvino(std::vector<Storage>& rows) {
+  for (const Format codes : {Format::kF32, Format::kF16, Format::kBf16}) {
+    rows.push_back({.name = fmt::format("openvino:{}", name(codes)),
+                    .engine = "openvino",
+                    .version = kOpenvinoVersion,
+                    .source = kOpenvinoFloatSource,
+                    .layout_text = two_regions("blk head slot dim", codes),
+                    .block_tokens = 32,
+                    .forms = plain_kv(codes)});
+  }
+  rows.push_back({.name = "openvino:stateful_f32",
+                  .engine = "openvino",
+                  .version = kOpenvinoVersion,
+                  .source = "CPU plugin, stateful model's ReadValue state [1, H, T, D]",
+                  .layout_text = two_regions("head tok dim", Format::kF32),
+                  .forms = plain_kv(Format::kF32)});
+  rows.push_back({.name = "openvino:u8",
+                  .engine = "openvino",
+                  .version = kOpenvinoVersion,
+                  .source = kOpenvinoTokenSource,
+                  .layout_text = "region K per layer = blk head slot { k.s:f32 ; k.z:f32 ; dim k:u8 }\n"
+                                 "region V per layer = blk head slot { v.s:f32 ; v.z:f32 ; dim v:u8 }",
+                  .block_tokens = 32,
+                  .forms = {zero_point("k", Format::kU8, "openvino.u8.by_token"),
+                            zero_point("v", Format::kU8, "openvino.u8.by_token")}});
+  rows.push_back({.name = "openvino:u8_channel",
+                  .engine = "openvino",
+                  .version = kOpenvinoVersion,
+                  .source = kOpenvinoChannelSource,
+                  .layout_text =
+                      "region K per layer = blk head { dim k.s:f32 ; dim k.z:f32 ; slot dim k:u8 }\n"
+                      "region V per layer = blk head slot { v.s:f32 ; v.z:f32 ; dim v:u8 }",
+                  .block_tokens = 32,
+                  .forms = {by_channel("k", 32), zero_point("v", Format::kU8, "openvino.u8.by_token")}});
+  rows.push_back({.name = "openvino:u4",
+                  .engine = "openvino",
+                  .version = kOpenvinoVersion,
+                  .source = kOpenvinoTokenSource,
+                  .layout_text =
+                      "region K per layer = blk head slot { k.s:f32 ; k.z:f32 ; dim/2 ~dim%2 k:u4 }\n"
+                      "region V per layer = blk head slot { v.s:f32 ; v.z:f32 ; dim/2 ~dim%2 v:u4 }",
+                  .block_tokens = 32,
+                  .forms = {zero_point("k", Format::kU4, "openvino.u4.by_token"),
+                            zero_point("v", Format::kU4, "openvino.u4.by_token")}});
+}
+
+// Storages with plain k and v of other serving engines, as one row of data each. Taken from their sources and
+// documentation; no adapter here has probed them yet.
+struct PlainRow {
+  const char* name;
+  const char* engine;
+  const char* version;
+  const char* source;
+  const char* layout_text;
+  std::uint32_t block_tokens;
+  Format codes;
+};
+
+constexpr PlainRow kPlainRows[] = {
+    {"vllm:flash_nhd", "vllm", "0.32.0",
+     "vllm/v1/attention/backends/flash_attn.py, get_kv_cache_stride_order NHD",
+     "region K per layer = blk slot head dim k:bf16\nregion V per layer = blk slot head dim v:bf16", 16,
+     Format::kBf16},
+    {"vllm:flash_hnd", "vllm", "0.32.0",
+     "vllm/v1/attention/backends/flash_attn.py, get_kv_cache_stride_order HND",
+     "region K per layer = blk head slot dim k:bf16\nregion V per layer = blk head slot dim v:bf16", 16,
+     Format::kBf16},
+    {"vllm:packed_k_then_v", "vllm", "0.32.0", "packed content dimension, K region then V region of a head",
+     "region KV per layer = blk head { slot dim k:bf16 ; slot dim v:bf16 }", 16, Format::kBf16},
+    {"vllm:packed_per_token", "vllm", "0.32.0", "packed content dimension, K then V of each token",
+     "region KV per layer = blk head slot { dim k:bf16 ; dim v:bf16 }", 16, Format::kBf16},
+    {"vllm:cpu_vec", "vllm", "0.32.0", "csrc/cpu/cpu_attn_vec.hpp",
+     "region KV per layer = blk head { dim slot k:bf16 ; slot dim v:bf16 }", 16, Format::kBf16},
+    {"vllm:cpu_amx", "vllm", "0.32.0", "csrc/cpu/cpu_attn_amx.hpp",
+     "region KV per layer = blk head { slot/16 dim/2 slot%16 dim%2 k:bf16 ; dim/16 slot/2 dim%16 slot%2 "
+     "v:bf16 }",
+     32, Format::kBf16},
+    {"vllm:paged_x", "vllm", "0.2",
+     "csrc/attention, key cache [blocks, heads, dim/x, slots, x] with x = 16 bytes",
+     "region K per layer = blk head dim/8 slot dim%8 k:f16\nregion V per layer = blk head dim slot v:f16", 16,
+     Format::kF16},
+    {"vllm:padded_page", "vllm", "0.32.0", "page of fixed size, as hybrid models need",
+     "region KV per layer = blk@32768 { slot head dim k:bf16 ; slot head dim v:bf16 }", 16, Format::kBf16},
+    {"flashinfer:nhd", "flashinfer", "0.2", "docs, KV layout NHD: paged cache [pages, 2, slots, heads, dim]",
+     "region KV per layer = blk { slot head dim k:bf16 ; slot head dim v:bf16 }", 16, Format::kBf16},
+    {"flashinfer:hnd", "flashinfer", "0.2", "docs, KV layout HND: paged cache [pages, 2, heads, slots, dim]",
+     "region KV per layer = blk { head slot dim k:bf16 ; head slot dim v:bf16 }", 16, Format::kBf16},
+    {"tensorrt_llm:paged", "tensorrt_llm", "1.0", "primary pool [blocks, layers, 2, heads, slots, dim]",
+     "region KV = blk layer { head slot dim k:bf16 ; head slot dim v:bf16 }", 32, Format::kBf16},
+    {"sglang:page", "sglang", "0.5.23", "python/sglang/srt/mem_cache/memory_pool.py, MHATokenToKVPool",
+     "region K per layer = blk slot head dim k:bf16\nregion V per layer = blk slot head dim v:bf16", 64,
+     Format::kBf16},
+    {"ascend:nz", "ascend", "CANN 8", "FRACTAL_NZ with c0 = 32 bytes",
+     "region K per layer = blk hd/16 slot hd%16 k:bf16\nregion V per layer = blk hd/16 slot hd%16 v:bf16",
+     128, Format::kBf16},
+};
+
+void add_others(std::vector<Storage>& rows) {
+  for (const PlainRow& row : kPlainRows) {
+    rows.push_back({.name = row.name,
+                    .engine = row.engine,
+                    .version = row.version,
+                    .source = row.source,
+                    .layout_text = row.layout_text,
+                    .block_tokens = row.block_tokens,
+                    .forms = plain_kv(row.codes)});
+  }
+  rows.push_back({.name = "vllm:i8_scales_apart",
+                  .engine = "vllm",
+                  .version = "0.32.0",
+                  .source = "int8 cache with a scale a token and head",
+                  .layout_text = "region K per layer = blk slot head dim k:i8\n"
+                                 "region V per layer = blk slot head dim v:i8\n"
+                                 "region KS per layer = blk slot head k.s:f32\n"
+                                 "region VS per layer = blk slot head v.s:f32",
+                  .block_tokens = 16,
+                  .forms = {scaled("k", Format::kI8, Format::kF32, 0, "vllm.i8.token_head"),
+                            scaled("v", Format::kI8, Format::kF32, 0, "vllm.i8.token_head")}});
+}
+
+void add_mla(std::vector<Storage>& rows) {
+  rows.push_back({.name = "vllm:mla_bf16",
+                  .engine = "vllm",
+                  .version = "0.32.0",
+                  .source = "vllm/v1/attention/backends/mla, cache [blocks, slots, 576]",
+                  .layout_text = "region C per layer = blk slot { dim latent:bf16 ; dim rope:bf16 }",
+                  .block_tokens = 64,
+                  .forms = {plain("latent", Format::kBf16), plain("rope", Format::kBf16)}});
+  rows.push_back(
+      {.name = "vllm:mla_fp8_656",
+       .engine = "vllm",
+       .version = "0.32.0",
+       .source = "fp8_ds_mla, record of 656 bytes (FlashMLA README)",
+       .layout_text =
+           "region C per layer = blk slot { dim latent:e4m3fn ; dim/128 latent.s:f32 ; dim rope:bf16 }",
+       .block_tokens = 64,
+       .forms = {scaled("latent", Format::kE4m3fn, Format::kF32, 128, "vllm.fp8_ds_mla"),
+                 plain("rope", Format::kBf16)}});
+  rows.push_back({.name = "vllm:mla_fp8_584",
+                  .engine = "vllm",
+                  .version = "0.32.0",
+                  .source = "fp8 MLA record of 584 bytes, latent 448, rope 64",
+                  .layout_text =
+                      "region C per layer = "
+                      "blk slot { dim latent:e4m3fn ; dim rope:bf16 ; dim/64 latent.s:e8m0 ; pad 1 }",
+                  .block_tokens = 64,
+                  .forms = {scaled("latent", Format::kE4m3fn, Format::kE8m0, 64, "vllm.fp8_ds_mla.e8m0"),
+                            plain("rope", Format::kBf16)}});
+  rows.push_back({.name = "vllm:index_k_fp8",
+                  .engine = "vllm",
+                  .version = "0.32.0",
+                  .source = "sparse indexer key cache, codes of a block and then its scales",
+                  .layout_text = "region I per layer = blk { slot dim index_k:e4m3fn ; slot index_k.s:f32 }",
+                  .block_tokens = 64,
+                  .forms = {scaled("index_k", Format::kE4m3fn, Format::kF32, 0, "vllm.fp8_index_k")}});
+  rows.push_back({.name = "ascend:mla_nz",
+                  .engine = "ascend",
+                  .version = "CANN 8",
+                  .source = "FRACTAL_NZ with c0 = 32 bytes, latent and rope apart",
+                  .layout_text = "region N per layer = blk dim/16 slot dim%16 latent:bf16\n"
+                                 "region R per layer = blk dim/16 slot dim%16 rope:bf16",
+                  .block_tokens = 128,
+                  .forms = {plain("latent", Format::kBf16), plain("rope", Format::kBf16)}});
+}
+
+std::vector<Storage> make_rows() {
+  std::vector<Storage> rows;
+  add_llamacpp(rows);
+  add_openvino(rows);
+  add_others(rows);
+  add_mla(rows);
+  return rows;
+}
+
+}  // namespace
+
+const std::vector<Storage>& catalogue() {
+  static const std::vector<Storage> kRows = make_rows();
+  return kRows;
+}
+
+Result<const Storage*> find_storage(std::string_view name) {
+  std::string known;
+  for (const Storage& storage : catalogue()) {
+    if (storage.name == name) return &storage;
+    known += fmt::format("{}{}", known.empty() ? "" : " ", storage.name);
+  }
+  return Error{Code::kNotFound, fmt::format("no KV storage is named \"{:.64}\"; known: {}", name, known)};
+}
+
+Result<GroupRepresentation> represent(const Storage& storage, const LayerGroup& group) {
+  GroupRepresentation representation{
+      .layout_text = storage.layout_text, .block_tokens = storage.block_tokens, .forms = {}};
+  if (storage.forms.size() != group.components.size()) {
+    return Error{Code::kIncompatible,
+                 fmt::format("storage {} holds {} components, the layer group has {}", storage.name,
+                             storage.forms.size(), group.components.size())};
+  }
+  for (const Component& component : group.components) {
+    const DecodeForm* found = nullptr;
+    for (const DecodeForm& form : storage.forms) {
+      if (form.component == component.name) found = &form;
+    }
+    if (found == nullptr) {
+      return Error{Code::kIncompatible,
+                   fmt::format("storage {} has no component {}", storage.name, component.name)};
+    }
+    DecodeForm form = *found;
+    if (form.operation != DecodeOperation::kPlain && form.granule_dim == 0) form.granule_dim = component.dim;
+    representation.forms.push_back(std::move(form));
+  }
+  return representation;
+}
+
+}  // namespace isthmus::kv

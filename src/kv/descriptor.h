@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the bytes of a KV state mean, without addresses. Long-lived, one per engine configuration.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/status.h"
+#include "kv/format.h"
+#include "kv/geometry.h"
+#include "kv/layout.h"
+
+namespace isthmus::kv {
+
+inline constexpr std::uint32_t kSchemaMajor = 1;
+inline constexpr std::uint32_t kSchemaMinor = 0;
+
+// Bounds of a descriptor that a peer may send; each is checked by validate().
+inline constexpr std::size_t kGroupsMax = 64;
+inline constexpr std::size_t kLayersMax = 4096;   // Of one group; global indices are below it too.
+inline constexpr std::size_t kComponentsMax = 8;  // Of one group.
+inline constexpr std::size_t kTransformsMax = 8;  // Of one component.
+inline constexpr std::size_t kAdaptersMax = 64;
+inline constexpr std::size_t kBoxesMax = 1024;  // Of the partition.
+inline constexpr std::size_t kTextMax = 256;    // Bytes of a name, digest, recipe.
+inline constexpr std::uint32_t kHeadsMax = 1U << 16;
+inline constexpr std::uint32_t kDimMax = 1U << 16;
+inline constexpr std::uint32_t kBlockTokensMax = 1U << 16;
+
+struct Adapter {
+  std::string name;
+  std::string digest;
+  friend bool operator==(const Adapter&, const Adapter&) = default;
+};
+
+// Invariants: may never be transformed.
+struct Identity {
+  std::string architecture;   // "llama"
+  std::string lineage;        // Digest of the base checkpoint; sha256 of the GGUF file here.
+  std::string config_digest;  // Layers, heads, dims, norms, window pattern.
+  std::string tokenizer_digest;
+  std::vector<Adapter> adapters;  // Ordered; empty means none.
+  // Position.
+  std::string position_scheme;  // "rope"
+  double rope_theta = 0;
+  std::string rope_scaling;  // "none" or the scaling's digest.
+  bool key_after_rotation = true;
+  std::uint64_t first_position = 0;
+};
+
+enum class DecodeOperation : std::uint8_t {
+  kPlain,            // x = q
+  kScaled,           // x = q · s
+  kScaledZeroPoint,  // x = (q − z) · s
+};
+
+// Exactly which number each stored code means.
+struct DecodeForm {
+  std::string component;  // "k", "v"
+  Format codes = Format::kF16;
+  DecodeOperation operation = DecodeOperation::kPlain;
+  Format scale = Format::kF32;    // Meaningful unless kPlain.
+  Format zero = Format::kF32;     // Meaningful for kScaledZeroPoint.
+  std::uint32_t granule_dim = 0;  // Elements of a row that share a scale; 0 if kPlain.
+  std::uint32_t granule_tokens = 1;
+  bool high_nibble_first = false;  // 4-bit codes: even element in the high nibble, as the layout's ~dim%2.
+  std::string recipe;              // How codes were made; recorded, not compared: "openvino.u8.by_token".
+  // Everything that `text()` says, hence all but `recipe`.
+  bool same_form(const DecodeForm& other) const;
+  // "k codes=f16 op=q", "k codes=u8 op=(q-z)*s scale=f32 zero=f32 granule=dim:64,tok:1"; " nibble=high" after
+  // the codes when high_nibble_first.
+  std::string text() const;
+};
+
+// Which box of a layer group lives on which rank. Replicas of one box have distinct replica numbers.
+struct RankBox {
+  std::uint32_t rank = 0;
+  std::uint32_t group = 0;
+  std::uint32_t layer_begin = 0, layer_end = 0;  // Within the group's list.
+  std::uint32_t head_begin = 0, head_end = 0;
+  std::uint32_t replica = 0;
+  friend bool operator==(const RankBox&, const RankBox&) = default;
+};
+
+struct GroupRepresentation {
+  std::string layout_text;         // The notation, as the catalogue has it.
+  std::uint32_t block_tokens = 0;  // Tokens a block; 0 for rows.
+  std::vector<DecodeForm> forms;   // One a component, in the group's component order.
+};
+
+// name=value lines, sorted; floats as bit patterns. The text that is digested, compared and printed as a
+// diff.
+using CanonicalLines = std::vector<std::pair<std::string, std::string>>;
+
+struct Descriptor {
+  std::uint32_t schema_major = kSchemaMajor;
+  std::uint32_t schema_minor = kSchemaMinor;
+  Identity identity;
+  std::string weights_recipe;  // "gguf-q4_1"; not an invariant.
+  std::string weights_digest;
+  std::vector<LayerGroup> groups;
+  std::vector<GroupRepresentation> representation;  // Parallel to groups.
+  std::vector<RankBox> partition;
+
+  // Everything checked: bounds, known names, forms for each component, layouts that parse and agree with the
+  // forms, partition that covers each group exactly once a replica. Safe on whatever a peer sent. Errors,
+  // each naming the path: invalid_argument (contradictory or out of bounds), unsupported (a format, transform
+  // or scheme not known), incompatible (schema major).
+  Status validate() const;
+  // The parsed layout of one group for one rank's local extents. The notation's parameters are D (elements of
+  // a row, if all components have the same) and B (block_tokens, unless 0). not_found if the rank holds
+  // nothing of the group.
+  Result<Layout> layout(std::uint32_t group, std::uint32_t rank) const;
+  CanonicalLines canonical_lines() const;
+  std::string canonical_text() const;  // "path = value\n" lines.
+  Digest128 digest() const;            // XXH3-128 of canonical_text().
+};
+
+// Lines that differ: path, value in a ("" if absent), value in b.
+struct Difference {
+  std::string path, a, b;
+};
+std::vector<Difference> diff(const Descriptor& a, const Descriptor& b);
+
+// Bytes that one token adds, all groups, layers, heads and parts; padding of layouts isn't counted.
+double bytes_per_token(const std::vector<LayerGroup>& groups,
+                       const std::vector<std::vector<DecodeForm>>& forms);
+
+// Chain digest over token ids: deterministic, independent of process, equal for equal prefixes. state' =
+// XXH3-128 of 20 bytes: state low half, state high half, token, each little-endian; the state of no tokens is
+// 0.
+class TokenChain {
+ public:
+  void append(std::int32_t token);
+  Digest128 digest() const { return state_; }
+  std::uint64_t size() const { return size_; }
+
+ private:
+  Digest128 state_{};
+  std::uint64_t size_ = 0;
+};
+
+}  // namespace isthmus::kv

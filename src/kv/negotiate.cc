@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+// Differences of two descriptors, sorted into what forbids, what is moved and what is converted.
+#include "kv/negotiate.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace isthmus::kv {
+namespace {
+
+// One line of canonical text for each box of a group, without replica order: equal partitions are equal sets.
+std::vector<RankBox> boxes_of(const Descriptor& descriptor, std::uint32_t group) {
+  std::vector<RankBox> boxes;
+  for (const RankBox& box : descriptor.partition) {
+    if (box.group == group) boxes.push_back(box);
+  }
+  std::sort(boxes.begin(), boxes.end(), [](const RankBox& a, const RankBox& b) { return a.rank < b.rank; });
+  return boxes;
+}
+
+// A part's digits in elements instead of bits, so that f16 and f32 planes of one order compare equal. Bits
+// where the strides aren't whole elements (records that hold something else too).
+std::string shape_text(const PartLayout& part) {
+  const std::int64_t unit = bits(part.format);
+  PartLayout shape = part;
+  bool is_whole = part.start_bits % static_cast<std::uint64_t>(unit) == 0;
+  shape.start_bits /= static_cast<std::uint64_t>(unit);
+  for (Digit& digit : shape.digits) {
+    is_whole = is_whole && digit.stride_bits % unit == 0;
+    digit.stride_bits /= unit;
+  }
+  if (!is_whole) return part.text();
+  const std::string text = shape.text();
+  // "k f16 region=…" → "k region=…": the format isn't part of the shape.
+  const std::string head = fmt::format("{} {} ", part.part, name(part.format));
+  return fmt::format("{} elements {}", part.part, text.substr(head.size()));
+}
+
+class Negotiation {
+ public:
+  Negotiation(const Descriptor& source, const Descriptor& target, const Policy& policy)
+      : source_(source), target_(target), policy_(policy) {}
+
+  Verdict run() {
+    if (check_descriptors()) {
+      compare_lines();
+      check_weights();
+      const std::size_t groups = std::min(source_.groups.size(), target_.groups.size());
+      for (std::uint32_t group = 0; group < groups; ++group) check_group(group);
+      check_policy();
+    }
+    verdict_.exact = is_exact_ && verdict_.rejects.empty();
+    if (!verdict_.rejects.empty()) {
+      verdict_.roundings = 0;
+      return std::move(verdict_);
+    }
+    verdict_.kind = kind();
+    for (const GroupRepresentation& representation : source_.representation) {
+      verdict_.wire.groups.push_back(representation.forms);
+    }
+    return std::move(verdict_);
+  }
+
+ private:
+  VerdictKind kind() const {
+    if (verdict_.redistributions.empty()) {
+      return verdict_.conversions.empty() ? VerdictKind::kDirect : VerdictKind::kConvert;
+    }
+    return verdict_.conversions.empty() ? VerdictKind::kRedistribute : VerdictKind::kRedistributeConvert;
+  }
+
+  void reject(std::string path, std::string source, std::string target, std::string text) {
+    verdict_.rejects.push_back({std::move(path), std::move(source), std::move(target), std::move(text)});
+  }
+
+  // Nothing else of a descriptor may be read before it validates.
+  bool check_descriptors() {
+    if (source_.schema_major != kSchemaMajor || target_.schema_major != kSchemaMajor) {
+      reject("schema.major", fmt::format("{}", source_.schema_major), fmt::format("{}", target_.schema_major),
+             fmt::format("only schema {} is known here", kSchemaMajor));
+      return false;
+    }
+    const Status source = source_.validate();
+    const Status target = target_.validate();
+    if (!source.ok()) {
+      reject("source", source.error().text(), "",
+             "the source's descriptor contradicts itself or isn't understood");
+    }
+    if (!target.ok()) {
+      reject("target", "", target.error().text(),
+             "the target's descriptor contradicts itself or isn't understood");
+    }
+    return source.ok() && target.ok();
+  }
+
+  // Invariants: identity and geometry, each path that differs.
+  void compare_lines() {
+    for (Difference& line : diff(source_, target_)) {
+      const std::string_view path = line.path;
+      const bool is_identity = path.starts_with("identity.");
+      const bool is_geometry = path == "groups.count" || path.find(".geometry.") != std::string_view::npos;
+      if (path == "schema.minor") {
+        verdict_.warnings.push_back(fmt::format(
+            "schema.minor: {} and {}; fields that only the newer one knows are ignored", line.a, line.b));
+      } else if (path == "identity.position.rope_theta") {
+        reject(line.path, fmt::format("{} ({})", line.a, source_.identity.rope_theta),
+               fmt::format("{} ({})", line.b, target_.identity.rope_theta), "the ends run different models");
+      } else if (is_identity) {
+        reject(line.path, line.a, line.b, "the ends run different models");
+      } else if (is_geometry && !path.ends_with(".transforms")) {
+        reject(line.path, line.a, line.b, "the ends keep different state");
+      }
+    }
+  }
+
+  void check_weights() {
+    if (source_.weights_recipe == target_.weights_recipe && source_.weights_digest == target_.weights_digest)
+      return;
+    const bool same_recipe = source_.weights_recipe == target_.weights_recipe;
+    const std::string path = same_recipe ? "weights.digest" : "weights.recipe";
+    const std::string a = same_recipe ? source_.weights_digest : source_.weights_recipe;
+    const std::string b = same_recipe ? target_.weights_digest : target_.weights_recipe;
+    if (policy_.exactness == Exactness::kLossless) {
+      reject(path, a, b, "the policy is lossless, and unlike weights never give the same state");
+    } else if (policy_.exactness == Exactness::kUnqualified) {
+      verdict_.warnings.push_back(fmt::format(
+          "{}: {} and {}: unlike weights without a qualification record; answers may drift", path, a, b));
+    } else if (find_qualification(source_, target_, policy_) == nullptr) {
+      reject(
+          "policy.qualification", a, b,
+          fmt::format(
+              "unlike weights need a qualification record with prefill_recipe \"{}\", decode_recipe \"{}\", "
+              "lineage \"{}\", wire_form \"{}\", decode_form \"{}\" and kl_pair at most {} times kl_engines; "
+              "the policy has {} records and none of these",
+              source_.weights_recipe, target_.weights_recipe, source_.identity.lineage,
+              qualification_form(source_.representation), qualification_form(target_.representation),
+              kKlRatioMax, policy_.qualifications.size()));
+    }
+  }
+
+  // The numbers and places of one group; nothing to say where the geometry already differs.
+  void check_group(std::uint32_t group) {
+    const std::vector<Component>& ours = source_.groups[group].components;
+    const std::vector<Component>& theirs = target_.groups[group].components;
+    const bool same_components = std::equal(ours.begin(), ours.end(), theirs.begin(), theirs.end(),
+                                            [](const Component& a, const Component& b) {
+                                              return a.name == b.name && a.dim == b.dim && a.heads == b.heads;
+                                            });
+    if (!same_components) return;
+    if (source_.groups[group].attention != AttentionKind::kFull) {
+      reject(fmt::format("groups.{}.geometry.attention", group),
+             std::string(name(source_.groups[group].attention)),
+             std::string(name(target_.groups[group].attention)),
+             "not implemented: only the state of full attention is moved");
+    }
+    for (std::size_t component = 0; component < ours.size(); ++component) check_component(group, component);
+    check_places(group);
+  }
+
+  void check_component(std::uint32_t group, std::size_t index) {
+    const Component& ours = source_.groups[group].components[index];
+    const Component& theirs = target_.groups[group].components[index];
+    if (ours.value_transforms != theirs.value_transforms) {
+      const std::string path = fmt::format("groups.{}.geometry.component.{}.transforms", group, ours.name);
+      const std::string a = fmt::format("{}", fmt::join(ours.value_transforms, ","));
+      const std::string b = fmt::format("{}", fmt::join(theirs.value_transforms, ","));
+      verdict_.conversions.push_back({path, a, b, "values are stored transformed in different ways"});
+      reject(path, a, b, "conversion not implemented: value transforms must be equal");
+    }
+    const DecodeForm& from = source_.representation[group].forms[index];
+    const DecodeForm& to = target_.representation[group].forms[index];
+    const std::string path = fmt::format("groups.{}.form.{}", group, ours.name);
+    const bool is_same = from.same_form(to);
+    if (!is_same)
+      verdict_.conversions.push_back({path, from.text(), to.text(), "codes mean numbers in different ways"});
+    const Status can = implemented(from, to, ours.dim);
+    if (!can.ok()) {
+      reject(path, from.text(), to.text(), can.error().detail);
+      return;
+    }
+    if (is_same || restores(from, to)) return;
+    is_exact_ = false;
+    verdict_.roundings = 1;
+    if (policy_.exactness == Exactness::kLossless) {
+      reject("policy.exactness", from.text(), to.text(),
+             fmt::format("the policy is lossless, and {} can't hold every value exactly", path));
+    }
+  }
+
+  void check_places(std::uint32_t group) {
+    const std::uint32_t ours = source_.representation[group].block_tokens;
+    const std::uint32_t theirs = target_.representation[group].block_tokens;
+    if (ours != theirs) {
+      verdict_.redistributions.push_back({fmt::format("groups.{}.block_tokens", group),
+                                          fmt::format("{}", ours), fmt::format("{}", theirs),
+                                          "blocks have different sizes"});
+    }
+    const std::vector<RankBox> a = boxes_of(source_, group);
+    const std::vector<RankBox> b = boxes_of(target_, group);
+    if (a != b) {
+      verdict_.redistributions.push_back({fmt::format("partition.group.{}", group), partition_text(a),
+                                          partition_text(b), "the ranks hold different boxes"});
+    }
+    for (std::size_t component = 0; component < source_.groups[group].components.size(); ++component) {
+      compare_layouts(group, component, a, b);
+    }
+  }
+
+  // The first rank whose part lies elsewhere, for codes and, where both ends have the same form, side arrays.
+  void compare_layouts(std::uint32_t group, std::size_t component, const std::vector<RankBox>& a,
+                       const std::vector<RankBox>& b) {
+    const DecodeForm& from = source_.representation[group].forms[component];
+    const DecodeForm& to = target_.representation[group].forms[component];
+    const bool is_same = from.same_form(to);
+    std::vector<std::string> parts{from.component};
+    if (is_same && from.operation != DecodeOperation::kPlain) parts.push_back(from.component + ".s");
+    if (is_same && from.operation == DecodeOperation::kScaledZeroPoint)
+      parts.push_back(from.component + ".z");
+    for (const std::string& part : parts) {
+      const std::size_t ranks = a == b ? a.size() : 1;
+      for (std::size_t i = 0; i < ranks; ++i) {
+        const std::string ours = place_text(source_, a[i], part, is_same);
+        const std::string theirs = place_text(target_, b[i], part, is_same);
+        if (ours == theirs) continue;
+        verdict_.redistributions.push_back({fmt::format("groups.{}.layout.{}", group, part), ours, theirs,
+                                            "elements lie in different places"});
+        break;
+      }
+    }
+  }
+
+  // validate() has passed: layout and part exist.
+  static std::string place_text(const Descriptor& descriptor, const RankBox& box, const std::string& part,
+                                bool with_format) {
+    const auto layout = descriptor.layout(box.group, box.rank);
+    const PartLayout& placed = *layout.value().part(part).value();
+    return with_format ? placed.text() : shape_text(placed);
+  }
+
+  static std::string partition_text(const std::vector<RankBox>& boxes) {
+    std::string out;
+    for (const RankBox& box : boxes) {
+      out += fmt::format("{}rank {} layers {}..{} heads {}..{}{}", out.empty() ? "" : "; ", box.rank,
+                         box.layer_begin, box.layer_end, box.head_begin, box.head_end,
+                         box.replica == 0 ? "" : fmt::format(" replica {}", box.replica));
+    }
+    return out;
+  }
+
+  void check_policy() {
+    if (verdict_.roundings > policy_.roundings_max) {
+      reject("policy.roundings_max", fmt::format("{}", verdict_.roundings),
+             fmt::format("{}", policy_.roundings_max),
+             "values would be rounded more often than the policy allows");
+    }
+  }
+
+  const Descriptor& source_;
+  const Descriptor& target_;
+  const Policy& policy_;
+  Verdict verdict_;
+  bool is_exact_ = true;
+};
+
+}  // namespace
+
+std::string_view name(VerdictKind kind) {
+  constexpr std::array<std::string_view, 5> kNames{"reject", "direct", "redistribute", "convert",
+                                                   "redistribute+convert"};
+  return kNames.at(static_cast<std::size_t>(kind));
+}
+
+std::string WireForm::text() const {
+  std::string out;
+  for (std::size_t group = 0; group < groups.size(); ++group) {
+    for (const DecodeForm& form : groups[group]) out += fmt::format("{} {}\n", group, form.text());
+  }
+  return out;
+}
+
+std::string qualification_form(const std::vector<GroupRepresentation>& representation) {
+  std::string out;
+  for (const GroupRepresentation& group : representation) {
+    std::vector<std::string> seen;
+    for (const DecodeForm& form : group.forms) {
+      const std::string text = form.text();
+      const std::string unnamed = text.substr(form.component.size());
+      if (std::find(seen.begin(), seen.end(), unnamed) != seen.end()) continue;
+      seen.push_back(unnamed);
+      out += fmt::format("{}{}", out.empty() ? "" : ";", text);
+    }
+  }
+  return out;
+}
+
+const Qualification* find_qualification(const Descriptor& source, const Descriptor& target,
+                                        const Policy& policy) {
+  const std::string wire_form = qualification_form(source.representation);
+  const std::string decode_form = qualification_form(target.representation);
+  for (const Qualification& record : policy.qualifications) {
+    const bool is_measured = record.prompts > 0 && std::isfinite(record.kl_pair) &&
+                             std::isfinite(record.kl_engines) && record.kl_pair >= 0 &&
+                             record.kl_engines >= 0 && record.kl_pair <= kKlRatioMax * record.kl_engines;
+    if (is_measured && record.prefill_recipe == source.weights_recipe &&
+        record.decode_recipe == target.weights_recipe && record.lineage == source.identity.lineage &&
+        record.wire_form == wire_form && record.decode_form == decode_form) {
+      return &record;
+    }
+  }
+  return nullptr;
+}
+
+Status implemented(const DecodeForm& from, const DecodeForm& to, std::uint32_t dim) {
+  const auto is_float = [](const DecodeForm& form) {
+    return form.operation == DecodeOperation::kPlain &&
+           (form.codes == Format::kF32 || form.codes == Format::kF16 || form.codes == Format::kBf16);
+  };
+  const auto unsupported = [](std::string text) { return Error{Code::kUnsupported, std::move(text)}; };
+  for (const DecodeForm* form : {&from, &to}) {
+    if (dim * bits(form->codes) % 8 != 0) {
+      return unsupported(
+          fmt::format("not implemented: a row of {} {} codes isn't whole bytes", dim, name(form->codes)));
+    }
+    if (form->operation == DecodeOperation::kPlain) continue;
+    if (form->granule_tokens != 1) {
+      return unsupported(fmt::format("not implemented: a scale that spans {} tokens", form->granule_tokens));
+    }
+    if (form->granule_dim == 0 || dim % form->granule_dim != 0) {
+      return unsupported(
+          fmt::format("not implemented: a scale of {} elements in rows of {}", form->granule_dim, dim));
+    }
+  }
+  if (from.same_form(to)) return {};
+  if (!is_float(from)) {
+    return unsupported(
+        fmt::format("conversion not implemented: from \"{}\"; only plain f32, f16, bf16", from.text()));
+  }
+  const bool is_u8_row = to.operation == DecodeOperation::kScaledZeroPoint && to.codes == Format::kU8 &&
+                         to.scale == Format::kF32 && to.zero == Format::kF32 && to.granule_dim == dim &&
+                         to.recipe == "openvino.u8.by_token";
+  if (is_float(to) || is_u8_row) return {};
+  return unsupported(
+      fmt::format("conversion not implemented: to \"{}\" by recipe \"{}\"; only plain f32, f16, bf16 "
+                  "and u8 rows by openvino.u8.by_token",
+                  to.text(), to.recipe));
+}
+
+bool restores(const DecodeForm& from, const DecodeForm& to) {
+  if (from.same_form(to)) return true;
+  if (to.operation != DecodeOperation::kPlain) return false;
+  if (from.operation == DecodeOperation::kPlain) return embeds(from.codes, to.codes);
+  if (from.operation == DecodeOperation::kScaledZeroPoint) return false;
+  // A product of significands has as many bits as both together, and may carry into the next exponent.
+  const Precision codes = precision(from.codes);
+  const Precision scale = precision(from.scale);
+  const Precision held = precision(to.codes);
+  return !held.is_integer && held.has_negative_zero &&
+         codes.significand_bits + scale.significand_bits <= held.significand_bits &&
+         codes.ulp_exponent + scale.ulp_exponent >= held.ulp_exponent &&
+         codes.exponent_max + scale.exponent_max + 1 <= held.exponent_max;
+}
+
+Verdict negotiate(const Descriptor& source, const Descriptor& target, const Policy& policy) {
+  return Negotiation(source, target, policy).run();
+}
+
+}  // namespace isthmus::kv

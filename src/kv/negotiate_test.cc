@@ -1,0 +1,486 @@
+// SPDX-License-Identifier: Apache-2.0
+// Verdicts: five classes, every forbidding difference with both values, one rounding at most.
+#include "kv/negotiate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "kv/sample.h"
+
+namespace isthmus::kv {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const Policy kBounded{.exactness = Exactness::kBounded, .qualifications = {}};
+const Policy kLossless{.qualifications = {}};
+
+// The paths of `reasons`, joined.
+std::string paths(const std::vector<Reason>& reasons) {
+  std::string out;
+  for (const Reason& reason : reasons) out += (out.empty() ? "" : " ") + reason.path;
+  return out;
+}
+
+const Reason* find(const std::vector<Reason>& reasons, const std::string& path) {
+  const auto found =
+      std::find_if(reasons.begin(), reasons.end(), [&](const Reason& one) { return one.path == path; });
+  return found == reasons.end() ? nullptr : &*found;
+}
+
+void expect_equal(const Verdict& a, const Verdict& b) {
+  EXPECT_EQ(a.kind, b.kind);
+  EXPECT_EQ(paths(a.rejects), paths(b.rejects));
+  EXPECT_EQ(paths(a.redistributions), paths(b.redistributions));
+  EXPECT_EQ(paths(a.conversions), paths(b.conversions));
+  EXPECT_EQ(a.warnings, b.warnings);
+  EXPECT_EQ(a.roundings, b.roundings);
+  EXPECT_EQ(a.exact, b.exact);
+  EXPECT_EQ(a.wire.text(), b.wire.text());
+}
+
+TEST(Negotiate, GivesAllFiveVerdicts) {
+  struct Case {
+    std::string source, target;
+    Policy policy;
+    VerdictKind kind;
+    bool exact;
+    std::uint32_t roundings;
+  };
+  const std::vector<Case> cases{
+      {"llamacpp:f16", "llamacpp:f16", kLossless, VerdictKind::kDirect, true, 0},
+      {"openvino:u8", "openvino:u8", kLossless, VerdictKind::kDirect, true, 0},
+      {"vllm:flash_nhd", "vllm:flash_hnd", kLossless, VerdictKind::kRedistribute, true, 0},
+      {"llamacpp:f16", "llamacpp:f16_v_transposed", kLossless, VerdictKind::kRedistribute, true, 0},
+      {"llamacpp:f16", "llamacpp:f32", kLossless, VerdictKind::kConvert, true, 0},
+      {"llamacpp:f32", "llamacpp:bf16", kBounded, VerdictKind::kConvert, false, 1},
+      {"llamacpp:f16", "openvino:f32", kLossless, VerdictKind::kRedistributeConvert, true, 0},
+      {"llamacpp:f16", "openvino:u8", kBounded, VerdictKind::kRedistributeConvert, false, 1},
+      {"openvino:f32", "openvino:u8", kBounded, VerdictKind::kRedistributeConvert, false, 1},
+      {"llamacpp:f16", "openvino:u8", kLossless, VerdictKind::kReject, false, 0},
+      {"llamacpp:bf16", "openvino:f16", kLossless, VerdictKind::kReject, false, 0},
+  };
+  for (const Case& one : cases) {
+    const Verdict verdict =
+        negotiate(sample::descriptor(one.source), sample::descriptor(one.target), one.policy);
+    EXPECT_EQ(verdict.kind, one.kind) << one.source << " -> " << one.target << ": " << paths(verdict.rejects);
+    EXPECT_EQ(verdict.exact, one.exact) << one.source << " -> " << one.target;
+    EXPECT_EQ(verdict.roundings, one.roundings) << one.source << " -> " << one.target;
+    EXPECT_EQ(verdict.rejects.empty(), one.kind != VerdictKind::kReject);
+    EXPECT_EQ(verdict.wire.groups.empty(), one.kind == VerdictKind::kReject);
+    EXPECT_TRUE(verdict.warnings.empty());
+  }
+}
+
+TEST(Negotiate, TheWireFormIsTheSources) {
+  const Verdict verdict =
+      negotiate(sample::descriptor("llamacpp:f16"), sample::descriptor("openvino:u8"), kBounded);
+  EXPECT_EQ(verdict.wire.text(), "0 k codes=f16 op=q\n0 v codes=f16 op=q\n");
+}
+
+TEST(Negotiate, DifferencesOfAVerdictNameBothValues) {
+  const Verdict verdict =
+      negotiate(sample::descriptor("llamacpp:f16"), sample::descriptor("openvino:u8"), kBounded);
+  EXPECT_EQ(paths(verdict.redistributions), "groups.0.block_tokens groups.0.layout.k groups.0.layout.v");
+  EXPECT_EQ(paths(verdict.conversions), "groups.0.form.k groups.0.form.v");
+  EXPECT_EQ(verdict.redistributions[0].source, "0");
+  EXPECT_EQ(verdict.redistributions[0].target, "32");
+  EXPECT_EQ(verdict.conversions[0].source, "k codes=f16 op=q");
+  EXPECT_EQ(verdict.conversions[0].target, "k codes=u8 op=(q-z)*s scale=f32 zero=f32 granule=dim:64,tok:1");
+}
+
+struct Forbidden {
+  std::string path, source, target;
+  std::function<void(Descriptor&)> apply;
+};
+
+std::vector<Forbidden> forbidden() {
+  const std::string lineage = sample::descriptor("llamacpp:f16").identity.lineage;
+  const auto k = [](Descriptor& d) -> Component& { return d.groups[0].components[0]; };
+  return {
+      {"schema.major", "1", "2", [](Descriptor& d) { d.schema_major = 2; }},
+      {"identity.architecture", "llama", "qwen2", [](Descriptor& d) { d.identity.architecture = "qwen2"; }},
+      {"identity.lineage", lineage, "ab", [](Descriptor& d) { d.identity.lineage = "ab"; }},
+      {"identity.config_digest", "00112233445566778899aabbccddeeff", "ab",
+       [](Descriptor& d) { d.identity.config_digest = "ab"; }},
+      {"identity.tokenizer_digest", "ffeeddccbbaa99887766554433221100", "ab",
+       [](Descriptor& d) { d.identity.tokenizer_digest = "ab"; }},
+      {"identity.adapters.0.name", "", "style",
+       [](Descriptor& d) { d.identity.adapters = {{"style", "1"}}; }},
+      {"identity.position.scheme", "rope", "none",
+       [](Descriptor& d) { d.identity.position_scheme = "none"; }},
+      {"identity.position.rope_theta", "0x40f86a0000000000 (100000)", "0x40c3880000000000 (10000)",
+       [](Descriptor& d) { d.identity.rope_theta = 10000; }},
+      {"identity.position.rope_scaling", "none", "yarn:1",
+       [](Descriptor& d) { d.identity.rope_scaling = "yarn:1"; }},
+      {"identity.position.key_after_rotation", "true", "false",
+       [](Descriptor& d) { d.identity.key_after_rotation = false; }},
+      {"identity.position.first_position", "0", "1", [](Descriptor& d) { d.identity.first_position = 1; }},
+      {"groups.0.geometry.layers", "0-3", "1-4", [](Descriptor& d) { d.groups[0].layers = {1, 2, 3, 4}; }},
+      {"groups.0.geometry.attention", "full", "sliding",
+       [](Descriptor& d) {
+         d.groups[0].attention = AttentionKind::kSlidingWindow;
+         d.groups[0].window = 512;
+       }},
+      {"groups.0.geometry.window", "0", "512",
+       [](Descriptor& d) {
+         d.groups[0].attention = AttentionKind::kSlidingWindow;
+         d.groups[0].window = 512;
+       }},
+      {"groups.0.geometry.component.k.heads", "3", "6",
+       [](Descriptor& d) {
+         d.groups[0].components[0].heads = d.groups[0].components[1].heads = 6;
+         d.partition[0].head_end = 6;
+       }},
+      {"groups.0.geometry.component.k.dim", "64", "128", [=](Descriptor& d) { k(d).dim = 128; }},
+      {"groups.0.geometry.components", "k,v", "v,k",
+       [](Descriptor& d) {
+         std::swap(d.groups[0].components[0], d.groups[0].components[1]);
+         std::swap(d.representation[0].forms[0], d.representation[0].forms[1]);
+       }},
+      {"groups.count", "1", "2",
+       [](Descriptor& d) {
+         d.groups.push_back(d.groups[0]);
+         d.groups[1].layers = {7, 8, 9, 10};
+         d.representation.push_back(d.representation[0]);
+         d.partition.push_back(d.partition[0]);
+         d.partition[1].group = 1;
+       }},
+      {"groups.0.geometry.component.k.transforms", "rope:interleaved", "rope:halves",
+       [=](Descriptor& d) { k(d).value_transforms = {"rope:halves"}; }},
+      {"groups.0.geometry.component.k.transforms", "rope:interleaved", "rope:interleaved,hadamard:64",
+       [=](Descriptor& d) { k(d).value_transforms.push_back("hadamard:64"); }},
+  };
+}
+
+TEST(Negotiate, EachForbiddingDifferenceIsNamedWithBothValuesInBothDirections) {
+  for (const Forbidden& one : forbidden()) {
+    const Descriptor honest = sample::descriptor("llamacpp:f16");
+    Descriptor other = honest;
+    one.apply(other);
+    for (const bool is_swapped : {false, true}) {
+      const Verdict verdict =
+          is_swapped ? negotiate(other, honest, kBounded) : negotiate(honest, other, kBounded);
+      EXPECT_EQ(verdict.kind, VerdictKind::kReject) << one.path;
+      const Reason* reason = find(verdict.rejects, one.path);
+      ASSERT_NE(reason, nullptr) << one.path << " not in " << paths(verdict.rejects);
+      EXPECT_EQ(is_swapped ? reason->target : reason->source, one.source) << one.path;
+      EXPECT_EQ(is_swapped ? reason->source : reason->target, one.target) << one.path;
+      EXPECT_FALSE(reason->text.empty());
+    }
+  }
+}
+
+TEST(Negotiate, ARejectListsEveryDifferenceAtOnce) {
+  const Descriptor source = sample::descriptor("llamacpp:f16");
+  Descriptor target = sample::descriptor("openvino:u8_channel");
+  target.identity.lineage = "ab";
+  target.identity.rope_theta = 10000;
+  target.groups[0].components[0].value_transforms = {"rope:halves"};
+  target.weights_recipe = "bf16";
+  const Verdict verdict = negotiate(source, target, kBounded);
+  EXPECT_EQ(paths(verdict.rejects),
+            "identity.lineage identity.position.rope_theta policy.qualification "
+            "groups.0.geometry.component.k.transforms groups.0.form.k");
+}
+
+TEST(Negotiate, AnInvalidDescriptorIsARejectThatSaysWhy) {
+  const Descriptor honest = sample::descriptor("llamacpp:f16");
+  Descriptor lying = honest;
+  lying.representation[0].forms[0].codes = Format::kBf16;
+  const Verdict as_source = negotiate(lying, honest, kBounded);
+  ASSERT_EQ(paths(as_source.rejects), "source");
+  EXPECT_THAT(as_source.rejects[0].source,
+              HasSubstr("part k is f16 in the layout and bf16 in the decode form"));
+  EXPECT_EQ(paths(negotiate(honest, lying, kBounded).rejects), "target");
+  EXPECT_EQ(paths(negotiate(lying, lying, kBounded).rejects), "source target");
+}
+
+TEST(Negotiate, AnUnknownSchemaMajorIsRejectedEvenIfBothEndsHaveIt) {
+  Descriptor next = sample::descriptor("llamacpp:f16");
+  next.schema_major = 2;
+  EXPECT_EQ(paths(negotiate(next, next, kBounded).rejects), "schema.major");
+}
+
+TEST(Negotiate, AnotherSchemaMinorOnlyWarns) {
+  const Descriptor a = sample::descriptor("llamacpp:f16");
+  Descriptor b = a;
+  b.schema_minor = 3;
+  const Verdict verdict = negotiate(a, b, kLossless);
+  EXPECT_EQ(verdict.kind, VerdictKind::kDirect);
+  ASSERT_EQ(verdict.warnings.size(), 1U);
+  EXPECT_THAT(verdict.warnings[0], AllOf(HasSubstr("0 and 3"), HasSubstr("schema.minor")));
+}
+
+TEST(Negotiate, RecipesOfCodesAreRecordedNotCompared) {
+  const Descriptor a = sample::descriptor("openvino:u8");
+  Descriptor b = a;
+  b.representation[0].forms[0].recipe = "other";
+  EXPECT_EQ(negotiate(a, b, kLossless).kind, VerdictKind::kDirect);
+}
+
+TEST(Negotiate, PartitionsAndBlockSizesRedistribute) {
+  const Descriptor one = sample::descriptor("vllm:flash_nhd");
+  Descriptor two = one;
+  two.partition = {{0, 0, 0, 4, 0, 1, 0}, {1, 0, 0, 4, 1, 3, 0}};
+  const Verdict verdict = negotiate(one, two, kLossless);
+  EXPECT_EQ(verdict.kind, VerdictKind::kRedistribute);
+  const Reason* reason = find(verdict.redistributions, "partition.group.0");
+  ASSERT_NE(reason, nullptr);
+  EXPECT_EQ(reason->source, "rank 0 layers 0..4 heads 0..3");
+  EXPECT_EQ(reason->target, "rank 0 layers 0..4 heads 0..1; rank 1 layers 0..4 heads 1..3");
+  Descriptor blocks = one;
+  blocks.representation[0].block_tokens = 128;
+  EXPECT_NE(find(negotiate(one, blocks, kLossless).redistributions, "groups.0.block_tokens"), nullptr);
+}
+
+TEST(Negotiate, OneFormatInAnotherOrderOfAxesIsNotOnlyAConversion) {
+  // Same element order in f16 and f32 differs in bits only; a transposed V lies elsewhere.
+  const Verdict verdict = negotiate(sample::descriptor("llamacpp:f16_v_transposed"),
+                                    sample::descriptor("llamacpp:f32"), kLossless);
+  EXPECT_EQ(verdict.kind, VerdictKind::kRedistributeConvert);
+  EXPECT_EQ(paths(verdict.redistributions), "groups.0.layout.v");
+}
+
+TEST(Negotiate, BothEndsComeToTheSameVerdictFromTheirOwnCopies) {
+  for (const Storage& from : catalogue()) {
+    for (const Storage& to : catalogue()) {
+      const Descriptor source = sample::descriptor(from.name);
+      Descriptor target = sample::descriptor(to.name);
+      if (target.groups[0].components[0].heads != 3) continue;
+      target.partition = {{0, 0, 0, 2, 0, 3, 0}, {1, 0, 2, 4, 0, 3, 0}};
+      Descriptor copy = target;
+      std::swap(copy.partition[0], copy.partition[1]);
+      expect_equal(negotiate(source, target, kBounded), negotiate(source, copy, kBounded));
+    }
+  }
+}
+
+TEST(Negotiate, RoundingsBeyondThePolicyAreRejected) {
+  Policy none = kBounded;
+  none.roundings_max = 0;
+  const Verdict verdict =
+      negotiate(sample::descriptor("llamacpp:f32"), sample::descriptor("llamacpp:f16"), none);
+  ASSERT_EQ(paths(verdict.rejects), "policy.roundings_max");
+  EXPECT_EQ(verdict.rejects[0].source, "1");
+  EXPECT_EQ(verdict.rejects[0].target, "0");
+  EXPECT_EQ(negotiate(sample::descriptor("llamacpp:f16"), sample::descriptor("llamacpp:f32"), none).kind,
+            VerdictKind::kConvert);
+}
+
+TEST(Negotiate, ALosslessPolicyRejectsEachRoundingComponent) {
+  const Verdict verdict =
+      negotiate(sample::descriptor("llamacpp:f32"), sample::descriptor("llamacpp:f16"), kLossless);
+  EXPECT_EQ(paths(verdict.rejects), "policy.exactness policy.exactness");
+  EXPECT_EQ(verdict.rejects[1].source, "v codes=f32 op=q");
+  EXPECT_EQ(verdict.rejects[1].target, "v codes=f16 op=q");
+}
+
+struct Pair {
+  Descriptor source = sample::descriptor("llamacpp:f16");
+  Descriptor target = sample::descriptor("openvino:u8");
+  Qualification record;
+
+  Pair() {
+    source.weights_recipe = "llamacpp/gguf-q4_1";
+    target.weights_recipe = "openvino/gguf-q4_1";
+    record = {.prefill_recipe = "llamacpp/gguf-q4_1",
+              .decode_recipe = "openvino/gguf-q4_1",
+              .lineage = source.identity.lineage,
+              .wire_form = "k codes=f16 op=q",
+              .decode_form = "k codes=u8 op=(q-z)*s scale=f32 zero=f32 granule=dim:64,tok:1",
+              .kl_pair = 0.003,
+              .kl_engines = 0.0025,
+              .prompts = 20};
+  }
+  Verdict verdict(Exactness exactness, std::vector<Qualification> records) const {
+    return negotiate(source, target, {.exactness = exactness, .qualifications = std::move(records)});
+  }
+};
+
+TEST(Qualification, UnlikeWeightsNeedARecordUnderBounded) {
+  const Pair pair;
+  const Verdict without = pair.verdict(Exactness::kBounded, {});
+  ASSERT_EQ(paths(without.rejects), "policy.qualification");
+  EXPECT_EQ(without.rejects[0].source, "llamacpp/gguf-q4_1");
+  EXPECT_EQ(without.rejects[0].target, "openvino/gguf-q4_1");
+  EXPECT_THAT(without.rejects[0].text, AllOf(HasSubstr(pair.record.decode_form), HasSubstr("0 records")));
+  EXPECT_EQ(pair.verdict(Exactness::kBounded, {pair.record}).kind, VerdictKind::kRedistributeConvert);
+}
+
+TEST(Qualification, UnqualifiedWarnsAndLosslessRefuses) {
+  const Pair pair;
+  const Verdict warned = pair.verdict(Exactness::kUnqualified, {});
+  EXPECT_EQ(warned.kind, VerdictKind::kRedistributeConvert);
+  ASSERT_EQ(warned.warnings.size(), 1U);
+  EXPECT_THAT(warned.warnings[0], AllOf(HasSubstr("llamacpp/gguf-q4_1"), HasSubstr("openvino/gguf-q4_1")));
+  EXPECT_NE(find(pair.verdict(Exactness::kLossless, {pair.record}).rejects, "weights.recipe"), nullptr);
+}
+
+TEST(Qualification, AnotherFileOfTheSameRecipeIsUnlikeToo) {
+  Pair pair;
+  pair.target.weights_recipe = pair.source.weights_recipe;
+  EXPECT_EQ(pair.verdict(Exactness::kBounded, {}).kind, VerdictKind::kRedistributeConvert);
+  pair.target.weights_digest = "another";
+  EXPECT_EQ(paths(pair.verdict(Exactness::kBounded, {}).rejects), "policy.qualification");
+  EXPECT_NE(find(pair.verdict(Exactness::kLossless, {}).rejects, "weights.digest"), nullptr);
+}
+
+TEST(Qualification, ARecordOfAnotherPairOrABadMeasurementCoversNothing) {
+  const Pair pair;
+  const std::vector<std::pair<std::string, std::function<void(Qualification&)>>> changes{
+      {"prefill_recipe", [](Qualification& r) { r.prefill_recipe = "vllm/bf16"; }},
+      {"decode_recipe", [](Qualification& r) { r.decode_recipe = "vllm/bf16"; }},
+      {"lineage", [](Qualification& r) { r.lineage = "ab"; }},
+      {"wire_form", [](Qualification& r) { r.wire_form = "k codes=bf16 op=q"; }},
+      {"decode_form", [](Qualification& r) { r.decode_form = "k codes=f32 op=q"; }},
+      {"prompts", [](Qualification& r) { r.prompts = 0; }},
+      {"kl_pair nan", [](Qualification& r) { r.kl_pair = std::numeric_limits<double>::quiet_NaN(); }},
+      {"kl_pair negative", [](Qualification& r) { r.kl_pair = -1; }},
+      {"kl_engines infinite",
+       [](Qualification& r) { r.kl_engines = std::numeric_limits<double>::infinity(); }},
+      {"kl_pair too large", [](Qualification& r) { r.kl_pair = 0.0025 * 1.5001; }},
+  };
+  for (const auto& [what, change] : changes) {
+    Qualification record = pair.record;
+    change(record);
+    EXPECT_EQ(paths(pair.verdict(Exactness::kBounded, {record}).rejects), "policy.qualification") << what;
+  }
+}
+
+TEST(Qualification, FormsOfUnlikeComponentsAreJoined) {
+  EXPECT_EQ(qualification_form(sample::descriptor("vllm:mla_fp8_656").representation),
+            "latent codes=e4m3fn op=q*s scale=f32 granule=dim:128,tok:1;rope codes=bf16 op=q");
+  EXPECT_EQ(qualification_form(sample::descriptor("llamacpp:bf16").representation), "k codes=bf16 op=q");
+}
+
+TEST(Implemented, KnowsWhatTransformCanDo) {
+  const auto form = [](const char* name, std::size_t i = 0) {
+    return sample::descriptor(name).representation[0].forms[i];
+  };
+  const std::vector<std::string> floats{"llamacpp:f16", "llamacpp:f32", "llamacpp:bf16"};
+  for (const std::string& from : floats) {
+    for (const std::string& to : floats)
+      EXPECT_TRUE(implemented(form(from.c_str()), form(to.c_str()), 64).ok());
+    EXPECT_TRUE(implemented(form(from.c_str()), form("openvino:u8"), 64).ok());
+    EXPECT_FALSE(implemented(form(from.c_str()), form("openvino:u4"), 64).ok());
+    EXPECT_FALSE(implemented(form(from.c_str()), form("llamacpp:q8_0"), 64).ok());
+    EXPECT_FALSE(implemented(form("openvino:u8"), form(from.c_str()), 64).ok());
+  }
+  EXPECT_TRUE(implemented(form("openvino:u8"), form("openvino:u8"), 64).ok());
+  EXPECT_TRUE(implemented(form("llamacpp:q8_0"), form("llamacpp:q8_0"), 64).ok());
+  EXPECT_THAT(implemented(form("openvino:u8_channel"), form("openvino:u8_channel"), 64).error().detail,
+              HasSubstr("a scale that spans 32 tokens"));
+  EXPECT_THAT(implemented(form("openvino:u4"), form("openvino:u4"), 63).error().detail,
+              HasSubstr("whole bytes"));
+  DecodeForm otherwise = form("openvino:u8");
+  otherwise.recipe = "ours";
+  EXPECT_THAT(implemented(form("llamacpp:f16"), otherwise, 64).error().detail,
+              HasSubstr("by recipe \"ours\""));
+  otherwise = form("openvino:u8");
+  otherwise.granule_dim = 32;
+  EXPECT_FALSE(implemented(form("llamacpp:f16"), otherwise, 64).ok());
+}
+
+TEST(Implemented, OnlyFullAttentionMoves) {
+  Descriptor a = sample::descriptor("llamacpp:f16");
+  a.groups[0].attention = AttentionKind::kSlidingWindow;
+  a.groups[0].window = 512;
+  const Verdict verdict = negotiate(a, a, kLossless);
+  ASSERT_EQ(paths(verdict.rejects), "groups.0.geometry.attention");
+  EXPECT_EQ(verdict.rejects[0].source, "sliding");
+}
+
+TEST(Restores, IsTheTableOfExactEmbeddings) {
+  const auto plain = [](Format codes) { return DecodeForm{.component = "k", .codes = codes, .recipe = ""}; };
+  const auto scaled = [](Format codes, Format scale) {
+    return DecodeForm{.component = "k",
+                      .codes = codes,
+                      .operation = DecodeOperation::kScaled,
+                      .scale = scale,
+                      .granule_dim = 32,
+                      .recipe = ""};
+  };
+  for (const Format wide : {Format::kF16, Format::kBf16, Format::kE4m3fn, Format::kE5m2}) {
+    EXPECT_TRUE(restores(plain(wide), plain(Format::kF32)));
+    EXPECT_FALSE(restores(plain(Format::kF32), plain(wide)));
+  }
+  EXPECT_FALSE(restores(plain(Format::kF16), plain(Format::kBf16)));
+  EXPECT_FALSE(restores(plain(Format::kBf16), plain(Format::kF16)));
+  EXPECT_TRUE(restores(plain(Format::kE4m3fn), plain(Format::kF16)));
+  EXPECT_TRUE(restores(scaled(Format::kI8, Format::kF16), plain(Format::kF32))) << "q8_0";
+  EXPECT_FALSE(restores(scaled(Format::kI8, Format::kF16), plain(Format::kBf16)));
+  EXPECT_FALSE(restores(scaled(Format::kI8, Format::kF32), plain(Format::kF32)));
+  EXPECT_FALSE(restores(scaled(Format::kE4m3fn, Format::kF32), plain(Format::kF32)));
+  const DecodeForm u8 = sample::descriptor("openvino:u8").representation[0].forms[0];
+  EXPECT_FALSE(restores(u8, plain(Format::kF32)));
+  EXPECT_FALSE(restores(plain(Format::kF16), u8));
+  EXPECT_TRUE(restores(u8, u8));
+}
+
+TEST(Explain, ShowsClassDifferencesWireStepsAndPrice) {
+  const Pair pair;
+  const std::string text =
+      explain(pair.source, pair.target, {.exactness = Exactness::kBounded, .qualifications = {pair.record}});
+  EXPECT_EQ(text, R"(verdict       redistribute+convert
+exact         no, roundings: 1
+policy        bounded, roundings at most 1
+model         llama b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+weights       llamacpp/gguf-q4_1 -> openvino/gguf-q4_1
+qualified     KL 0.003 to the decoder alone, 0.0025 between the engines, 20 prompts
+
+redistribute
+  groups.0.block_tokens  source  0
+                         target  32
+  groups.0.layout.k      source  k elements region=K start=0 tok/1:192 head/1%3:64 dim/1%64:1
+                         target  k elements region=K start=8 blk/1:6912 slot/1%32:72 head/1%3:2304 dim/1%64:1
+  groups.0.layout.v      source  v elements region=V start=0 tok/1:192 head/1%3:64 dim/1%64:1
+                         target  v elements region=V start=8 blk/1:6912 slot/1%32:72 head/1%3:2304 dim/1%64:1
+
+convert
+  groups.0.form.k  source  k codes=f16 op=q
+                   target  k codes=u8 op=(q-z)*s scale=f32 zero=f32 granule=dim:64,tok:1
+  groups.0.form.v  source  v codes=f16 op=q
+                   target  v codes=u8 op=(q-z)*s scale=f32 zero=f32 granule=dim:64,tok:1
+
+wire form (rows in head, token, element order; the source's numbers)
+  group 0     k codes=f16 op=q
+  group 0     v codes=f16 op=q
+
+steps
+  pack        producer    source layout to wire rows, digesting each tile
+  move        transport   chunks as prefill publishes them
+  check       consumer    tile digests, before anything is placed
+  convert     consumer    wire form to the target's, through f32, once
+  place       consumer    wire rows to target layout
+  verify      consumer    read back, digests of the target's form
+
+bytes a token
+  source              3072
+  wire                3072
+  target              1728
+)");
+}
+
+TEST(Explain, ARejectShowsBothValuesAndWhy) {
+  Descriptor target = sample::descriptor("llamacpp:f16");
+  target.identity.rope_theta = 10000;
+  EXPECT_EQ(explain(sample::descriptor("llamacpp:f16"), target, kLossless), R"(verdict       reject
+policy        lossless, roundings at most 1
+
+forbidden by
+  identity.position.rope_theta  source  0x40f86a0000000000 (100000)
+                                target  0x40c3880000000000 (10000)
+                                why     the ends run different models
+)");
+}
+
+}  // namespace
+}  // namespace isthmus::kv
