@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one home of OpenSSL's digests, MAC and random source.
+// The one home of OpenSSL's digests and MAC.
 #include "base/mac.h"
 
 #include <fmt/format.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-#include <openssl/rand.h>
 
 #include <algorithm>
 #include <charconv>
@@ -16,7 +15,6 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "base/rng.h"
 
 namespace isthmus {
 namespace {
@@ -97,28 +95,6 @@ Result<Key> load_key(const std::string& path) {
     key.at(i) = static_cast<std::byte>(value);
   }
   return key;
-}
-
-void random_bytes(std::span<std::byte> out) {
-  ISTHMUS_CHECK(RAND_bytes(as_uchars(out.data()), static_cast<int>(out.size())) == 1);
-}
-
-Id128 random_id() {
-  std::array<std::byte, 16> bytes{};
-  random_bytes(bytes);
-  return {load_le<std::uint64_t>(bytes), load_le<std::uint64_t>(std::span(bytes).subspan(8))};
-}
-
-double uniform_at(std::uint64_t seed, std::uint64_t stream, std::uint64_t index) {
-  // SplitMix64's finaliser over a mixed key: passes BigCrush as a counter-based generator (Steele et al., 2014).
-  const auto mix = [](std::uint64_t z) {
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return z ^ (z >> 31);
-  };
-  const std::uint64_t golden = 0x9e3779b97f4a7c15ull;
-  const std::uint64_t z = mix(mix(mix(seed + golden) ^ (stream + 2 * golden)) ^ (index + 3 * golden));
-  return static_cast<double>(z >> 11) * 0x1.0p-53;
 }
 
 }  // namespace isthmus
