@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "net/loop.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "net/run_until.h"
+
+namespace isthmus::net {
+namespace {
+
+TEST(Loop, PostedWorkRunsInOrderOnTheLoopsThread) {
+  Loop loop;
+  std::vector<int> order;
+  std::thread::id ran_on;
+  std::thread poster([&] {
+    for (int i = 0; i < 100; ++i) loop.post([&, i] { order.push_back(i); });
+    loop.post([&] {
+      ran_on = std::this_thread::get_id();
+      EXPECT_TRUE(loop.in_loop_thread());
+      loop.stop();
+    });
+  });
+  poster.join();
+  loop.run();
+  EXPECT_EQ(order.size(), 100u);
+  EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
+  EXPECT_EQ(ran_on, std::this_thread::get_id());
+}
+
+TEST(Loop, AStopBeforeRunIsNotLost) {
+  Loop loop;
+  bool ran = false;
+  loop.stop();
+  loop.post([&] { ran = true; });
+  loop.run();
+  EXPECT_FALSE(ran);
+}
+
+TEST(Loop, TimersFireInOrderOfTheirInstantsAndOnce) {
+  Loop loop;
+  std::vector<int> fired;
+  const auto late = loop.after(std::chrono::milliseconds(3), [&] { fired.push_back(3); });
+  const auto soon = loop.after(std::chrono::milliseconds(1), [&] { fired.push_back(1); });
+  const auto past = loop.after(std::chrono::milliseconds(-5), [&] { fired.push_back(0); });
+  EXPECT_TRUE(run_until(loop, [&] { return fired.size() == 3; }));
+  EXPECT_EQ(fired, (std::vector<int>{0, 1, 3}));
+}
+
+TEST(Loop, ADestroyedTimerNeverFiresEvenIfItWasDue) {
+  Loop loop;
+  bool fired = false;
+  bool end = false;
+  std::unique_ptr<Loop::Timer> second;
+  const auto first = loop.after(Duration::zero(), [&] { second.reset(); });
+  second = loop.after(Duration::zero(), [&] { fired = true; });
+  const auto last = loop.after(std::chrono::milliseconds(2), [&] { end = true; });
+  EXPECT_TRUE(run_until(loop, [&] { return end; }));
+  EXPECT_FALSE(fired);
+}
+
+TEST(Loop, ATimerMayDestroyItselfAndStartAnother) {
+  Loop loop;
+  int fired = 0;
+  std::unique_ptr<Loop::Timer> timer;
+  timer = loop.after(Duration::zero(), [&] {
+    ++fired;
+    timer = loop.after(Duration::zero(), [&] { ++fired; });
+  });
+  EXPECT_TRUE(run_until(loop, [&] { return fired == 2; }));
+}
+
+TEST(Loop, TheFarthestDelayIsNoOverflow) {
+  Loop loop;
+  bool fired = false;
+  const auto never = loop.after(Duration::max(), [&] { fired = true; });
+  EXPECT_FALSE(run_until(loop, [&] { return fired; }, std::chrono::milliseconds(2)));
+}
+
+TEST(Loop, SignalsRunOnTheLoopEachTime) {
+  Loop loop;
+  int seen = 0;
+  loop.on_signal([&](int number) {
+    EXPECT_EQ(number, SIGTERM);
+    if (++seen == 1) (void)std::raise(SIGTERM);
+  });
+  (void)std::raise(SIGTERM);
+  EXPECT_TRUE(run_until(loop, [&] { return seen == 2; }));
+}
+
+}  // namespace
+}  // namespace isthmus::net
