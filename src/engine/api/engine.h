@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a worker asks of an inference engine: sequences, steps, and its KV state as source and sink.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "kv/binding.h"
+#include "kv/descriptor.h"
+#include "kv/geometry.h"
+
+namespace isthmus::engine {
+
+using TokenId = std::int32_t;
+using SequenceId = std::uint32_t;
+
+struct EngineInfo {
+  std::string name;  // "llamacpp", "openvino"
+  std::string version;
+  std::string storage;  // Catalogue name of its KV storage: "openvino:u8".
+  std::uint32_t vocabulary = 0;
+  std::uint64_t context_tokens_max = 0;  // Of one sequence.
+  std::uint32_t sequences_max = 0;
+  std::uint32_t step_tokens_max = 0;     // Tokens in one step, all items together.
+  std::uint32_t block_tokens = 0;        // 0 if the engine has no blocks.
+  std::uint64_t kv_bytes_per_token = 0;  // All layers, all parts.
+};
+
+// Append `tokens` to a sequence and run them. Logits rows come back for the last `logits` of them
+// (0..tokens.size()).
+struct StepItem {
+  SequenceId sequence = 0;
+  std::span<const TokenId> tokens;
+  std::uint32_t logits = 0;
+};
+
+// Row-major [rows][vocabulary], f32, rows of the items in order. Valid until the engine's next step.
+struct StepOutput {
+  std::span<const float> logits;
+  std::uint64_t rows = 0;
+};
+
+struct EngineUsage {
+  std::uint64_t tokens_computed = 0;  // Every token that any step ran, since start.
+  std::uint32_t sequences = 0;        // Open now.
+  std::uint64_t kv_bytes_used = 0;    // Of kv_bytes_total, by open sequences.
+  std::uint64_t kv_bytes_total = 0;
+  std::uint64_t blocks_used = 0, blocks_total = 0;  // 0 if the engine has no blocks.
+};
+
+// Memory of an exported range: owned or pinned by this object, read-only, movable between threads.
+class ExportedKv {
+ public:
+  virtual ~ExportedKv() = default;
+  virtual const kv::Binding& binding() const = 0;
+  virtual std::uint64_t bytes() const = 0;
+};
+
+class KvSource {
+ public:
+  virtual ~KvSource() = default;
+  // The state of positions `range` of a sequence, as the descriptor says. Must be computed already and
+  // stable: no later step changes these bytes. invalid_argument otherwise; exhausted if there's no memory for
+  // it.
+  virtual Result<std::unique_ptr<ExportedKv>> export_range(SequenceId sequence, kv::TokenRange range) = 0;
+};
+
+class KvSink {
+ public:
+  virtual ~KvSink() = default;
+  // Memory where positions `range` of an open, empty sequence will lie. Others may write it, from any thread,
+  // until adopt() or close(); the engine neither reads nor writes it meanwhile.
+  virtual Result<kv::Binding> bind(SequenceId sequence, kv::TokenRange range) = 0;
+  // The bytes of `range` are the sequence's state from now on; its length becomes range.end.
+  virtual Status adopt(SequenceId sequence, kv::TokenRange range) = 0;
+};
+
+// Thread: every call from one thread, the engine's. No call blocks on a peer.
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  virtual const EngineInfo& info() const = 0;
+  virtual const kv::Descriptor& descriptor() const = 0;
+  virtual EngineUsage usage() const = 0;
+
+  // An empty sequence with room for `tokens_max`. exhausted (with what is free) if there is none.
+  virtual Result<SequenceId> open(std::uint64_t tokens_max) = 0;
+  // Forget a sequence and free its memory.
+  virtual void close(SequenceId sequence) = 0;
+  virtual std::uint64_t length(SequenceId sequence) const = 0;
+  // Run one forward over all items (each sequence at most once). On an error no sequence has changed its
+  // length.
+  virtual Result<StepOutput> step(std::span<const StepItem> items) = 0;
+
+  // Null if this engine can't be one.
+  virtual KvSource* kv_source() = 0;
+  virtual KvSink* kv_sink() = 0;
+};
+
+}  // namespace isthmus::engine

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every check comes before the forward, so that a refused step has changed nothing.
+#include "engine/openvino/paged_engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace isthmus::engine::openvino {
+namespace {
+
+class PoolExport : public ExportedKv {
+ public:
+  PoolExport(std::shared_ptr<SequenceBlocks> blocks, kv::Binding binding, std::uint64_t bytes)
+      : blocks_(std::move(blocks)), binding_(std::move(binding)), bytes_(bytes) {
+    blocks_->exports.fetch_add(1, std::memory_order_relaxed);
+  }
+  // Release: this thread's reads come before the engine's next use of the blocks.
+  ~PoolExport() override { blocks_->exports.fetch_sub(1, std::memory_order_release); }
+
+  const kv::Binding& binding() const override { return binding_; }
+  std::uint64_t bytes() const override { return bytes_; }
+
+ private:
+  std::shared_ptr<SequenceBlocks> blocks_;
+  kv::Binding binding_;
+  std::uint64_t bytes_;
+};
+
+bool is_exported(const SequenceBlocks& blocks) {
+  return blocks.exports.load(std::memory_order_acquire) > 0;
+}
+
+std::uint32_t take_padding_block(BlockPool& pool) {
+  auto block = pool.acquire(1);
+  ISTHMUS_CHECK(block.ok());
+  return block->front();
+}
+
+}  // namespace
+
+OpenvinoEngine::OpenvinoEngine(EngineParts parts)
+    : parts_(std::move(parts)),
+      pool_(parts_.memory->shape().blocks),
+      padding_block_(take_padding_block(pool_)) {}
+
+EngineUsage OpenvinoEngine::usage() const {
+  std::uint64_t used = pool_.used() - 1;
+  for (const auto& blocks : closing_) {
+    if (!is_exported(*blocks)) used -= blocks->blocks.size();
+  }
+  const std::uint64_t total = pool_.total() - 1;
+  const std::uint64_t block_bytes = parts_.memory->shape().bytes_per_block();
+  return {.tokens_computed = tokens_computed_,
+          .sequences = static_cast<std::uint32_t>(sequences_.size()),
+          .kv_bytes_used = used * block_bytes,
+          .kv_bytes_total = total * block_bytes,
+          .blocks_used = used,
+          .blocks_total = total};
+}
+
+void OpenvinoEngine::reclaim() {
+  std::erase_if(closing_, [this](const std::shared_ptr<SequenceBlocks>& blocks) {
+    if (is_exported(*blocks)) return false;
+    pool_.release(blocks->blocks);
+    return true;
+  });
+}
+
+Result<SequenceId> OpenvinoEngine::open(std::uint64_t tokens_max) {
+  if (tokens_max == 0 || tokens_max > parts_.info.context_tokens_max) {
+    return Error{Code::kInvalidArgument, fmt::format("a sequence of {} tokens; this engine takes 1 to {}",
+                                                     tokens_max, parts_.info.context_tokens_max)};
+  }
+  if (sequences_.size() >= parts_.options.sequences_max) {
+    return Error{Code::kExhausted, fmt::format("all {} sequences are open", parts_.options.sequences_max)};
+  }
+  reclaim();
+  ISTHMUS_TRY(auto blocks, pool_.acquire((tokens_max + kBlockTokens - 1) / kBlockTokens));
+  Sequence sequence{
+      .blocks = std::make_shared<SequenceBlocks>(), .tokens_max = tokens_max, .length = 0, .bound = {}};
+  sequence.blocks->blocks = std::move(blocks);
+  sequence.blocks->memory = parts_.memory;
+  // An id comes back after 2^32 sequences; those still open then are passed over.
+  while (next_sequence_ == 0 || sequences_.contains(next_sequence_)) ++next_sequence_;
+  const SequenceId id = next_sequence_++;
+  sequences_.emplace(id, std::move(sequence));
+  return id;
+}
+
+void OpenvinoEngine::close(SequenceId sequence) {
+  const auto found = sequences_.find(sequence);
+  ISTHMUS_CHECK(found != sequences_.end());
+  closing_.push_back(std::move(found->second.blocks));
+  sequences_.erase(found);
+  reclaim();
+}
+
+std::uint64_t OpenvinoEngine::length(SequenceId sequence) const {
+  const auto found = sequences_.find(sequence);
+  ISTHMUS_CHECK(found != sequences_.end());
+  return found->second.length;
+}
+
+Result<Sequence*> OpenvinoEngine::find(SequenceId sequence) {
+  const auto found = sequences_.find(sequence);
+  if (found == sequences_.end()) {
+    return Error{Code::kInvalidArgument, fmt::format("sequence {} isn't open", sequence)};
+  }
+  return &found->second;
+}
+
+Status OpenvinoEngine::check_item(const StepItem& item) {
+  ISTHMUS_TRY(const Sequence* sequence, find(item.sequence));
+  const auto refuse = [&](Code code, const std::string& why) {
+    return Error{code, fmt::format("step: sequence {}: {}", item.sequence, why)};
+  };
+  if (sequence->bound) return refuse(Code::kInvalidArgument, "it is bound, and not adopted yet");
+  if (item.tokens.empty()) return refuse(Code::kInvalidArgument, "no tokens");
+  if (item.logits > item.tokens.size()) {
+    return refuse(Code::kInvalidArgument,
+                  fmt::format("{} logits of {} tokens", item.logits, item.tokens.size()));
+  }
+  if (item.tokens.size() > sequence->tokens_max - sequence->length) {
+    return refuse(Code::kExhausted, fmt::format("{} tokens after {} exceed the {} it was opened for",
+                                                item.tokens.size(), sequence->length, sequence->tokens_max));
+  }
+  for (const TokenId token : item.tokens) {
+    if (token < 0 || static_cast<std::uint32_t>(token) >= parts_.info.vocabulary) {
+      return refuse(Code::kInvalidArgument,
+                    fmt::format("token {} isn't in the vocabulary of {}", token, parts_.info.vocabulary));
+    }
+  }
+  return ok_status();
+}
+
+Status OpenvinoEngine::check_items(std::span<const StepItem> items) {
+  if (items.empty()) return Error{Code::kInvalidArgument, "step: no items"};
+  std::uint64_t tokens = 0;
+  std::vector<SequenceId> ids;
+  for (const StepItem& item : items) {
+    ISTHMUS_TRY(check_item(item));
+    tokens += item.tokens.size();
+    ids.push_back(item.sequence);
+  }
+  std::sort(ids.begin(), ids.end());
+  const auto twice = std::adjacent_find(ids.begin(), ids.end());
+  if (twice != ids.end()) {
+    return Error{Code::kInvalidArgument, fmt::format("step: sequence {} comes twice", *twice)};
+  }
+  if (tokens > parts_.options.step_tokens_max) {
+    return Error{Code::kInvalidArgument, fmt::format("step: {} tokens exceed step_tokens_max {}", tokens,
+                                                     parts_.options.step_tokens_max)};
+  }
+  return ok_status();
+}
+
+Result<StepOutput> OpenvinoEngine::step(std::span<const StepItem> items) {
+  ISTHMUS_TRY(check_items(items));
+  std::vector<BatchItem> batch;
+  std::uint64_t rows = 0;
+  for (const StepItem& item : items) {
+    const Sequence& sequence = sequences_.at(item.sequence);
+    batch.push_back({.tokens = item.tokens,
+                     .past = sequence.length,
+                     .blocks = sequence.blocks->blocks,
+                     .logits = item.logits});
+    rows += item.logits;
+  }
+  forward_ = make_forward(batch, padding_block_);
+  ISTHMUS_TRY(const std::span<const float> logits, parts_.model->forward(forward_));
+  for (const StepItem& item : items) {
+    sequences_.at(item.sequence).length += item.tokens.size();
+    tokens_computed_ += item.tokens.size();
+  }
+  return StepOutput{.logits = logits.first(rows * parts_.info.vocabulary), .rows = rows};
+}
+
+kv::Binding OpenvinoEngine::binding_of(const Sequence& sequence, kv::TokenRange range) const {
+  kv::Binding binding = parts_.regions;
+  const auto blocks = static_cast<std::ptrdiff_t>((range.end + kBlockTokens - 1) / kBlockTokens);
+  binding.blocks.assign(sequence.blocks->blocks.begin(), sequence.blocks->blocks.begin() + blocks);
+  binding.valid = range;
+  return binding;
+}
+
+Result<std::unique_ptr<ExportedKv>> OpenvinoEngine::export_range(SequenceId sequence, kv::TokenRange range) {
+  ISTHMUS_TRY(const Sequence* source, find(sequence));
+  // Rows are appended and never written again, in every KV type that this engine takes: all computed rows are
+  // stable.
+  if (range.begin >= range.end || range.end > source->length) {
+    return Error{Code::kInvalidArgument, fmt::format("export [{}, {}) of sequence {}, which has {} tokens",
+                                                     range.begin, range.end, sequence, source->length)};
+  }
+  if (source->blocks->exports.load(std::memory_order_relaxed) == std::numeric_limits<std::uint32_t>::max()) {
+    return Error{Code::kExhausted, fmt::format("sequence {} has too many exports", sequence)};
+  }
+  return std::unique_ptr<ExportedKv>(std::make_unique<PoolExport>(
+      source->blocks, binding_of(*source, range), range.size() * parts_.info.kv_bytes_per_token));
+}
+
+Result<kv::Binding> OpenvinoEngine::bind(SequenceId sequence, kv::TokenRange range) {
+  ISTHMUS_TRY(Sequence * target, find(sequence));
+  if (target->length != 0 || target->bound) {
+    return Error{Code::kInvalidArgument, fmt::format("bind: sequence {} isn't empty", sequence)};
+  }
+  if (range.begin != 0 || range.end == 0 || range.end > target->tokens_max) {
+    return Error{Code::kInvalidArgument,
+                 fmt::format("bind [{}, {}): sequence {} takes a range from 0 to at most {}", range.begin,
+                             range.end, sequence, target->tokens_max)};
+  }
+  target->bound = range;
+  return binding_of(*target, range);
+}
+
+Status OpenvinoEngine::adopt(SequenceId sequence, kv::TokenRange range) {
+  ISTHMUS_TRY(Sequence * target, find(sequence));
+  if (!target->bound || target->bound->begin != range.begin || range.end == range.begin ||
+      !target->bound->contains(range)) {
+    return Error{Code::kInvalidArgument,
+                 fmt::format("adopt [{}, {}): sequence {} {}", range.begin, range.end, sequence,
+                             target->bound ? fmt::format("is bound to [{}, {})", target->bound->begin,
+                                                         target->bound->end)
+                                           : "isn't bound")};
+  }
+  target->length = range.end;
+  target->bound.reset();
+  return ok_status();
+}
+
+}  // namespace isthmus::engine::openvino

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sequences over blocks of our own: steps as one forward, state handed out and taken in place.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "engine/api/engine.h"
+#include "engine/openvino/batch.h"
+#include "engine/openvino/block_pool.h"
+#include "engine/openvino/kv_memory.h"
+#include "engine/openvino/openvino.h"
+#include "engine/openvino/paged_model.h"
+
+namespace isthmus::engine::openvino {
+
+// Blocks of one sequence. Exports may outlive the sequence and the engine, on any thread: the memory lives as
+// long as anyone refers to it, the blocks stay taken until `exports` is back at zero.
+struct SequenceBlocks {
+  std::vector<std::uint32_t> blocks;
+  std::shared_ptr<const KvMemory> memory;
+  std::atomic<std::uint32_t> exports{0};
+};
+
+struct Sequence {
+  std::shared_ptr<SequenceBlocks> blocks;
+  std::uint64_t tokens_max = 0;
+  std::uint64_t length = 0;
+  std::optional<kv::TokenRange> bound;  // Others may write this range; no step until adopt().
+};
+
+// What make_openvino has loaded and checked.
+struct EngineParts {
+  Options options;
+  EngineInfo info;
+  kv::Descriptor descriptor;
+  std::shared_ptr<const KvMemory> memory;
+  std::unique_ptr<PagedModel> model;  // After the memory that it writes, so that it goes first.
+  kv::Binding regions;                // Memory alone.
+};
+
+// The engine over its checked parts. Thread: one, as Engine says; exports may go away on any.
+class OpenvinoEngine : public Engine, public KvSource, public KvSink {
+ public:
+  explicit OpenvinoEngine(EngineParts parts);
+
+  const EngineInfo& info() const override { return parts_.info; }
+  const kv::Descriptor& descriptor() const override { return parts_.descriptor; }
+  EngineUsage usage() const override;
+
+  Result<SequenceId> open(std::uint64_t tokens_max) override;
+  void close(SequenceId sequence) override;
+  std::uint64_t length(SequenceId sequence) const override;
+  Result<StepOutput> step(std::span<const StepItem> items) override;
+
+  KvSource* kv_source() override { return this; }
+  KvSink* kv_sink() override { return this; }
+
+  Result<std::unique_ptr<ExportedKv>> export_range(SequenceId sequence, kv::TokenRange range) override;
+  Result<kv::Binding> bind(SequenceId sequence, kv::TokenRange range) override;
+  Status adopt(SequenceId sequence, kv::TokenRange range) override;
+
+ private:
+  Result<Sequence*> find(SequenceId sequence);
+  // Blocks of closed sequences whose last export is gone.
+  void reclaim();
+  Status check_items(std::span<const StepItem> items);
+  Status check_item(const StepItem& item);
+  kv::Binding binding_of(const Sequence& sequence, kv::TokenRange range) const;
+
+  EngineParts parts_;
+  BlockPool pool_;
+  std::uint32_t padding_block_;  // Padding tokens of lone decode steps write here; no sequence ever has it.
+  std::map<SequenceId, Sequence> sequences_;              // At most options.sequences_max.
+  std::vector<std::shared_ptr<SequenceBlocks>> closing_;  // Closed but exported; at most one a block.
+  SequenceId next_sequence_ = 1;
+  std::uint64_t tokens_computed_ = 0;
+  ForwardInput forward_;  // OpenVINO reads it in place.
+};
+
+}  // namespace isthmus::engine::openvino

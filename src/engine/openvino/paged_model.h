@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// The compiled model over KV memory that we own: one forward over several sequences. No OpenVINO header in
+// sight.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/openvino/kv_memory.h"
+
+namespace isthmus::engine::openvino {
+
+// The plugin's block size for paged attention on a CPU; checked against the compiled model.
+inline constexpr std::uint32_t kBlockTokens = 32;
+
+struct PagedModelOptions {
+  std::string gguf_path;
+  std::string kv_type;  // "f32", "f16" or "u8" (by token).
+  std::uint32_t threads = 1;
+};
+
+// Of one token and layer, all heads; bytes include scales and zero points.
+struct PagedModelShape {
+  std::uint32_t layers = 0;
+  std::uint32_t key_width = 0, value_width = 0;              // Elements.
+  std::uint64_t key_block_bytes = 0, value_block_bytes = 0;  // Of one block of one layer.
+  std::uint32_t vocabulary = 0;
+};
+
+// One forward. T tokens of S sequences, in order; rows index the T tokens.
+struct ForwardInput {
+  std::vector<std::int64_t> input_ids, position_ids;  // [T]
+  std::vector<std::int32_t> past_lens;                // [S] tokens in the cache already.
+  std::vector<std::int32_t> subsequence_begins;       // [S + 1] into the T tokens.
+  std::vector<std::int32_t> block_indices_begins;     // [S + 1] into block_indices.
+  std::vector<std::int32_t> block_indices;
+  std::int32_t max_context_len = 0;
+  std::vector<std::int64_t> rows;  // [R] whose logits come back; at least one.
+};
+
+// Rows for layer 0's attention operation alone: one empty sequence of `tokens` tokens over `blocks`.
+struct AttentionInput {
+  std::uint32_t tokens = 0;
+  std::span<const float> key,
+      value;  // [tokens][heads][dim]; must be exact in f16, which the graph's rows are.
+  std::vector<std::int32_t> blocks;  // Of `memory`.
+  const KvMemory* memory = nullptr;  // One layer.
+};
+
+// Thread: one. Every exception of OpenVINO ends here as a typed error.
+class PagedModel {
+ public:
+  // Reads, converts and compiles (1-3 s for a 135M model).
+  // Errors: not_found (no such file), unsupported (KV type, or a file that can't be converted), incompatible
+  // (the compiled model isn't what was asked for).
+  static Result<std::unique_ptr<PagedModel>> load(const PagedModelOptions& options);
+  virtual ~PagedModel() = default;
+
+  virtual const PagedModelShape& shape() const = 0;
+  virtual const std::string& version() const = 0;
+  // Keep KV in `memory` from now on; it must outlive the model.
+  virtual Status attach(const KvMemory& memory) = 0;
+  // Logits [R][vocabulary], valid until the next forward. `input` must stay unchanged meanwhile.
+  // Errors: internal, with OpenVINO's message.
+  virtual Result<std::span<const float>> forward(ForwardInput& input) = 0;
+  // Write rows through the attention operation of layer 0, by itself.
+  virtual Status write_attention(const AttentionInput& input) const = 0;
+};
+
+}  // namespace isthmus::engine::openvino

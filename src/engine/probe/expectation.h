@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layer 0 of a model in plain f32 arithmetic, with the rotation apart so that other rotations can be tried.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/probe/probe.h"
+
+namespace isthmus::engine {
+
+// Shape of a row set: [tokens][heads][dim].
+struct RowShape {
+  std::uint32_t tokens = 0, heads = 0, dim = 0;
+  std::size_t elements() const { return std::size_t{tokens} * heads * dim; }
+};
+
+// Layer-0 projections of some tokens, before any rotation.
+struct Layer0 {
+  RowShape shape;
+  std::vector<float> k, v;
+  double rope_theta = 0;  // As the file says.
+};
+
+// The first layer of the file's model for `tokens`; see expected_layer0() for errors.
+Result<Layer0> project_layer0(const std::string& gguf_path, std::span<const TokenId> tokens);
+
+struct Rotation {
+  double theta = 0;
+  bool pairs_halves = false;        // Pairs (i, i + D/2) turn instead of (2i, 2i + 1).
+  std::int64_t first_position = 0;  // Of the first row.
+};
+std::vector<float> rotate(const RowShape& shape, std::span<const float> rows, const Rotation& rotation);
+// Elements of each head's row from interleaved order to halves order: out[i] = in[2i], out[i + D/2] = in[2i +
+// 1].
+std::vector<float> in_halves_order(const RowShape& shape, std::span<const float> rows);
+
+}  // namespace isthmus::engine

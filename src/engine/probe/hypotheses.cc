@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+// Other readings of the same bytes against what is expected, and the described reading against other
+// expectations.
+#include "engine/probe/hypotheses.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "engine/probe/probe.h"
+
+namespace isthmus::engine {
+namespace {
+
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+// Rows that a component would hold if `claim` were so.
+struct Expectation {
+  std::string claim;
+  std::vector<float> rows;
+};
+
+// A descriptor and binding that would be right if `claim` were so.
+struct Reading {
+  std::string claim;
+  kv::Descriptor descriptor;
+  kv::Binding binding;
+};
+
+std::string described_pairing(const kv::Descriptor& descriptor) {
+  for (const kv::Component& component : descriptor.groups.at(0).components) {
+    for (const std::string& transform : component.value_transforms) {
+      if (component.name == "k" && transform.starts_with("rope:")) return transform.substr(5);
+    }
+  }
+  return "none";
+}
+
+std::vector<float> described_k(const Subject& subject) {
+  const Layer0& truth = *subject.truth;
+  std::string pairing = described_pairing(*subject.descriptor);
+  if (pairing == "none") return truth.k;
+  std::vector<float> rotated = rotate(truth.shape, truth.k, {.theta = truth.rope_theta});
+  return pairing == "halves" ? in_halves_order(truth.shape, rotated) : rotated;
+}
+
+std::vector<float> with_heads_shifted(const RowShape& shape, std::span<const float> rows, std::uint32_t by) {
+  std::vector<float> out(rows.size());
+  for (std::size_t row = 0; row < rows.size() / shape.dim; ++row) {
+    const std::size_t token = row / shape.heads, head = row % shape.heads;
+    const std::size_t from = token * shape.heads + (head + by) % shape.heads;
+    std::copy_n(rows.begin() + static_cast<std::ptrdiff_t>(from * shape.dim), shape.dim,
+                out.begin() + static_cast<std::ptrdiff_t>(row * shape.dim));
+  }
+  return out;
+}
+
+// Orthonormal Sylvester-Hadamard transform of each run of `size` elements.
+std::vector<float> with_hadamard(std::span<const float> rows, std::size_t size) {
+  std::vector<float> out(rows.begin(), rows.end());
+  const float factor = 1 / std::sqrt(static_cast<float>(size));
+  for (std::size_t start = 0; start + size <= out.size(); start += size) {
+    for (std::size_t step = 1; step < size; step *= 2) {
+      for (std::size_t i = 0; i < size; ++i) {
+        if ((i & step) != 0) continue;
+        const float a = out[start + i], b = out[start + i + step];
+        out[start + i] = a + b;
+        out[start + i + step] = a - b;
+      }
+    }
+    for (std::size_t i = 0; i < size; ++i) out[start + i] *= factor;
+  }
+  return out;
+}
+
+// Expectations that serve K and V alike.
+void add_common(const RowShape& shape, const std::vector<float>& rows, std::vector<Expectation>& out) {
+  for (std::uint32_t by = 1; by < shape.heads; ++by) {
+    out.push_back({fmt::format("heads are stored rotated by {}", by), with_heads_shifted(shape, rows, by)});
+  }
+  for (std::size_t size = 64; size <= shape.dim && shape.dim % size == 0; size *= 2) {
+    out.push_back({fmt::format("rows are stored after hadamard:{}", size), with_hadamard(rows, size)});
+  }
+}
+
+std::vector<Expectation> k_expectations(const Subject& subject) {
+  const Layer0& truth = *subject.truth;
+  const std::string pairing = described_pairing(*subject.descriptor);
+  const Rotation plain{.theta = truth.rope_theta};
+  const auto as_described = [&](const Rotation& rotation) {
+    std::vector<float> rows = rotate(truth.shape, truth.k, rotation);
+    return pairing == "halves" ? in_halves_order(truth.shape, rows) : rows;
+  };
+  std::vector<Expectation> out;
+  const std::vector<float> interleaved = rotate(truth.shape, truth.k, plain);
+  out.push_back({"rope pairing is interleaved, the descriptor says " + pairing, interleaved});
+  out.push_back(
+      {"rope pairing is halves, the descriptor says " + pairing, in_halves_order(truth.shape, interleaved)});
+  out.push_back({"rope turns pairs of halves although the weights are in interleaved order",
+                 rotate(truth.shape, truth.k, {.theta = truth.rope_theta, .pairs_halves = true})});
+  out.push_back({"K is stored before rotation", truth.k});
+  std::vector<double> thetas{1e4, 1e5, 5e5, 1e6};
+  thetas.push_back(subject.descriptor->identity.rope_theta);
+  for (const double theta : thetas) {
+    if (theta == truth.rope_theta || !(theta > 1)) continue;
+    out.push_back({fmt::format("rope theta is {}, the file says {}", theta, truth.rope_theta),
+                   as_described({.theta = theta})});
+  }
+  for (const int first : {-1, 1}) {
+    out.push_back({fmt::format("positions count from {}, not from 0", first),
+                   as_described({.theta = truth.rope_theta, .first_position = first})});
+  }
+  add_common(truth.shape, as_described(plain), out);
+  return out;
+}
+
+std::vector<Expectation> v_expectations(const Subject& subject) {
+  const Layer0& truth = *subject.truth;
+  std::vector<Expectation> out;
+  out.push_back({"V is rotated like K", rotate(truth.shape, truth.v, {.theta = truth.rope_theta})});
+  add_common(truth.shape, truth.v, out);
+  return out;
+}
+
+void replace_all(std::string& text, std::string_view from, std::string_view to) {
+  for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
+    text.replace(at, from.size(), to);
+  }
+}
+
+// With `a` and `b` exchanged everywhere.
+std::string exchanged(std::string text, std::string_view a, std::string_view b) {
+  replace_all(text, a, "\x01");
+  replace_all(text, b, a);
+  replace_all(text, "\x01", b);
+  return text;
+}
+
+// Pools keep their bytes; how many blocks or rows these are depends on the reading.
+bool refit(Reading& reading) {
+  const Result<kv::Layout> layout = reading.descriptor.layout(0, 0);
+  if (!layout.ok()) return false;
+  for (kv::RegionMemory& memory : reading.binding.memory) {
+    const auto& regions = layout->regions();
+    const bool known =
+        std::any_of(regions.begin(), regions.end(), [&](const auto& r) { return r.name == memory.region; });
+    const std::uint64_t unit = known ? layout->region_bytes(memory.region, 1) : 0;
+    if (unit == 0) return false;
+    memory.open_extent = memory.bytes / unit;
+  }
+  return true;
+}
+
+class Readings {
+ public:
+  explicit Readings(const Subject& subject) : subject_(subject) {
+    formats();
+    orders();
+    block_sizes();
+  }
+  std::vector<Reading> take() { return std::move(out_); }
+
+ private:
+  const kv::GroupRepresentation& described() const { return subject_.descriptor->representation.at(0); }
+
+  void add(std::string claim, const std::function<void(kv::GroupRepresentation&)>& change) {
+    Reading reading{std::move(claim), *subject_.descriptor, *subject_.binding};
+    change(reading.descriptor.representation.at(0));
+    if (reading.descriptor.representation[0].layout_text == described().layout_text &&
+        reading.descriptor.representation[0].block_tokens == described().block_tokens) {
+      return;
+    }
+    if (refit(reading)) out_.push_back(std::move(reading));
+  }
+
+  void formats() {
+    using kv::Format;
+    const Format codes = described().forms.at(0).codes;
+    const bool is_plain = described().forms.at(0).operation == kv::DecodeOperation::kPlain;
+    const std::vector<Format> others = is_plain
+                                           ? std::vector{Format::kF32, Format::kF16, Format::kBf16}
+                                           : std::vector{Format::kU8, Format::kI8, Format::kU4, Format::kI4};
+    for (const Format other : others) {
+      if (other == codes) continue;
+      add(fmt::format("elements are {}, the descriptor says {}", kv::name(other), kv::name(codes)),
+          [&](auto& group) {
+            for (const std::string_view component : {"k", "v"}) {
+              replace_all(group.layout_text, fmt::format("{}:{}", component, kv::name(codes)),
+                          fmt::format("{}:{}", component, kv::name(other)));
+            }
+            for (kv::DecodeForm& form : group.forms) form.codes = other;
+          });
+    }
+    if (is_plain) return;
+    add("scale and zero point lie the other way round", [](auto& group) {
+      for (const std::string component : {"k", "v"}) {
+        group.layout_text = exchanged(group.layout_text, component + ".s:", component + ".z:");
+      }
+    });
+  }
+
+  void orders() {
+    constexpr std::array<std::array<std::string_view, 2>, 5> kOrders{{{"slot head", "head slot"},
+                                                                      {"tok head", "head tok"},
+                                                                      {"head dim", "dim head"},
+                                                                      {"slot dim", "dim slot"},
+                                                                      {"tok dim", "dim tok"}}};
+    for (const auto& [a, b] : kOrders) {
+      const bool has_first = described().layout_text.find(a) != std::string::npos;
+      add(fmt::format("the order is \"{}\", the descriptor says \"{}\"", has_first ? b : a,
+                      has_first ? a : b),
+          [&](auto& group) { group.layout_text = exchanged(group.layout_text, a, b); });
+    }
+  }
+
+  void block_sizes() {
+    if (described().block_tokens == 0) return;
+    for (const std::uint32_t size : {8u, 16u, 32u, 64u, 128u, 256u}) {
+      add(fmt::format("blocks hold {} tokens, the descriptor says {}", size, described().block_tokens),
+          [&](auto& group) { group.block_tokens = size; });
+    }
+  }
+
+  Subject subject_;
+  std::vector<Reading> out_;
+};
+
+// The best factor s in found ≈ s·expected, and the error that is left.
+std::pair<double, double> best_factor(std::span<const float> found, std::span<const float> expected) {
+  double product = 0, square = 0;
+  for (std::size_t i = 0; i < expected.size() && i < found.size(); ++i) {
+    product += static_cast<double>(found[i]) * expected[i];
+    square += static_cast<double>(expected[i]) * expected[i];
+  }
+  const double factor = product / square;
+  if (!std::isfinite(factor) || std::abs(factor) < 1e-6) return {factor, kInfinite};
+  std::vector<float> scaled(found.begin(), found.end());
+  for (float& value : scaled) value = static_cast<float>(value / factor);
+  return {factor, relative_error(scaled, expected)};
+}
+
+// Searches an explanation of one component; K and V share the readings.
+class Search {
+ public:
+  Search(const Subject& subject, const std::optional<LayerRows>& found, std::vector<Reading> readings)
+      : subject_(subject), found_(found), k_(described_k(subject)), readings_(std::move(readings)) {
+    for (const Reading& reading : readings_) {
+      auto rows = read_layer(reading.descriptor, reading.binding, 0, {0, subject.truth->shape.tokens});
+      reread_.push_back(rows.ok() ? std::optional(*std::move(rows)) : std::nullopt);
+    }
+  }
+
+  // "" if nothing explains it.
+  std::string explain(bool key) const {
+    const std::vector<float>& expected = key ? k_ : subject_.truth->v;
+    if (found_) {
+      const std::vector<float>& rows = key ? found_->k : found_->v;
+      if (fits(relative_error(rows, key ? subject_.truth->v : k_))) return key ? "it holds V" : "it holds K";
+      for (const Expectation& other : key ? k_expectations(subject_) : v_expectations(subject_)) {
+        if (fits(relative_error(rows, other.rows))) return other.claim;
+      }
+      const auto [factor, error] = best_factor(rows, expected);
+      if (fits(error)) return fmt::format("values are {:.4g} times what they should be", factor);
+    }
+    for (std::size_t i = 0; i < readings_.size(); ++i) {
+      if (reread_[i] && fits(relative_error(key ? reread_[i]->k : reread_[i]->v, expected)))
+        return readings_[i].claim;
+    }
+    return "";
+  }
+
+ private:
+  bool fits(double error) const { return error <= subject_.tolerance; }
+
+  Subject subject_;
+  const std::optional<LayerRows>& found_;
+  std::vector<float> k_;
+  std::vector<Reading> readings_;
+  std::vector<std::optional<LayerRows>> reread_;
+};
+
+std::string say(bool key, double error, double tolerance, const std::string& claim) {
+  return fmt::format("{} of layer 0 is off by {:.3g} (tolerance {:.3g}): {}", key ? "K" : "V", error,
+                     tolerance, claim.empty() ? "no known mistake explains it" : claim);
+}
+
+}  // namespace
+
+double relative_error(std::span<const float> found, std::span<const float> expected) {
+  if (found.size() != expected.size() || expected.empty()) return kInfinite;
+  double difference = 0, square = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const double apart = static_cast<double>(found[i]) - expected[i];
+    difference += apart * apart;
+    square += static_cast<double>(expected[i]) * expected[i];
+  }
+  const double error = std::sqrt(difference / square);
+  return std::isfinite(error) ? error : kInfinite;
+}
+
+Judgement judge(const Subject& subject) {
+  Judgement judgement{.k_error = kInfinite, .v_error = kInfinite, .surprise = {}};
+  const auto read = read_layer(*subject.descriptor, *subject.binding, 0, {0, subject.truth->shape.tokens});
+  std::optional<LayerRows> found;
+  if (read.ok()) {
+    found = *read;
+    judgement.k_error = relative_error(found->k, described_k(subject));
+    judgement.v_error = relative_error(found->v, subject.truth->v);
+  }
+  const bool k_fits = judgement.k_error <= subject.tolerance, v_fits = judgement.v_error <= subject.tolerance;
+  if (k_fits && v_fits) return judgement;
+  const Search search(subject, found, Readings(subject).take());
+  const std::string k_claim = k_fits ? "" : search.explain(true),
+                    v_claim = v_fits ? "" : search.explain(false);
+  if (!read.ok()) judgement.surprise = "it cannot be read as described (" + read.error().detail + "); ";
+  if (k_claim == "it holds V" && v_claim == "it holds K") {
+    judgement.surprise += fmt::format("K and V are swapped in layer 0 (off by {:.3g} and {:.3g})",
+                                      judgement.k_error, judgement.v_error);
+  } else if (!k_fits && k_claim == v_claim) {
+    judgement.surprise += say(true, judgement.k_error, subject.tolerance, k_claim) + "; the same for V";
+  } else {
+    if (!k_fits) judgement.surprise += say(true, judgement.k_error, subject.tolerance, k_claim);
+    if (!k_fits && !v_fits) judgement.surprise += "; ";
+    if (!v_fits) judgement.surprise += say(false, judgement.v_error, subject.tolerance, v_claim);
+  }
+  return judgement;
+}
+
+}  // namespace isthmus::engine

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// If a state isn't what its descriptor says: which single untrue statement would explain what was read?
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+#include "engine/probe/expectation.h"
+#include "kv/binding.h"
+#include "kv/descriptor.h"
+
+namespace isthmus::engine {
+
+// A state to judge: positions 0.. of `binding`, as many as `truth` has tokens. Nothing is owned.
+struct Subject {
+  const kv::Descriptor* descriptor = nullptr;
+  const kv::Binding* binding = nullptr;
+  const Layer0* truth = nullptr;
+  double tolerance = 0;
+};
+
+struct Judgement {
+  double k_error = 0, v_error = 0;  // Relative RMS as described; infinite if it can't be read so.
+  std::string surprise;             // Empty if both are within the tolerance.
+};
+
+// sqrt(Σ(a − b)² / Σb²) with `expected` as b; infinite if sizes differ or a number isn't finite.
+double relative_error(std::span<const float> found, std::span<const float> expected);
+
+Judgement judge(const Subject& subject);
+
+}  // namespace isthmus::engine
