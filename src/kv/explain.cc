@@ -69,6 +69,7 @@ std::string steps_text(const Verdict& verdict) {
 std::string bytes_text(const Descriptor& source, const Descriptor& target, const WireForm& wire) {
   const auto forms = [](const Descriptor& descriptor) {
     std::vector<std::vector<DecodeForm>> all;
+    all.reserve(descriptor.representation.size());
     for (const GroupRepresentation& group : descriptor.representation) all.push_back(group.forms);
     return all;
   };

@@ -18,6 +18,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 std::vector<Format> all_formats() {
   std::vector<Format> formats;
+  formats.reserve(kFormatCount);
   for (std::uint8_t i = 0; i < kFormatCount; ++i) formats.push_back(static_cast<Format>(i));
   return formats;
 }

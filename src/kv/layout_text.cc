@@ -89,8 +89,8 @@ class Parser {
       }
       if (node.factors.size() == kLayoutFactorsMax)
         return fail(fmt::format("more than {} factors", kLayoutFactorsMax));
-      ISTHMUS_TRY(Factor one, factor());
-      node.factors.push_back(std::move(one));
+      ISTHMUS_TRY(const Factor one, factor());
+      node.factors.push_back(one);
     }
   }
 
