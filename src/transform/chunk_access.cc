@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// See chunk_access.h.
+#include "transform/chunk_access.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "transform/tile_copy.h"
+
+namespace isthmus::transform {
+namespace {
+
+constexpr std::uint64_t kStale = std::numeric_limits<std::uint64_t>::max();
+
+Result<kv::RankBox> rank_box(const kv::Descriptor& descriptor, std::uint32_t group, std::uint32_t rank) {
+  const kv::RankBox* found = nullptr;
+  for (const kv::RankBox& box : descriptor.partition) {
+    if (box.group != group || box.rank != rank) continue;
+    if (found != nullptr) {
+      return Error{Code::kUnsupported,
+                   fmt::format("rank {} stores more than one box of layer group {}", rank, group)};
+    }
+    found = &box;
+  }
+  if (found == nullptr) {
+    return Error{Code::kNotFound, fmt::format("rank {} stores nothing of layer group {}", rank, group)};
+  }
+  return *found;
+}
+
+}  // namespace
+
+Result<ChunkAccess::Group> ChunkAccess::make_group(const kv::Descriptor& descriptor, std::uint32_t group,
+                                                   std::uint32_t rank) {
+  Group made;
+  ISTHMUS_TRY(made.box, rank_box(descriptor, group, rank));
+  ISTHMUS_TRY(const kv::Layout layout, descriptor.layout(group, rank));
+  made.block_tokens = layout.extents().block_tokens;
+  const std::vector<kv::Component>& components = descriptor.groups[group].components;
+  const std::vector<kv::DecodeForm>& forms = descriptor.representation[group].forms;
+  if (forms.size() != components.size()) {
+    return Error{Code::kInvalidArgument, fmt::format("group {}: {} decode forms for {} components", group,
+                                                     forms.size(), components.size())};
+  }
+  for (std::size_t c = 0; c < components.size(); ++c) {
+    ComponentStorage storage{forms[c], components[c].dim, {}, made.parts.size()};
+    ISTHMUS_TRY(storage.parts, form_parts(forms[c], components[c].dim));
+    for (const FormPart& part : storage.parts) {
+      ISTHMUS_TRY(PartAddress address, PartAddress::make(layout, part));
+      made.parts.push_back(std::move(address));
+    }
+    made.components.push_back(std::move(storage));
+  }
+  made.tabulated.assign(made.parts.size(), kStale);
+  return made;
+}
+
+Result<ChunkAccess> ChunkAccess::make(const Plan& plan, const kv::Descriptor& descriptor,
+                                      std::uint32_t rank) {
+  ChunkAccess access;
+  access.rank_ = rank;
+  if (descriptor.representation.size() != descriptor.groups.size() ||
+      plan.wire().groups.size() != descriptor.groups.size()) {
+    return Error{
+        Code::kInvalidArgument,
+        fmt::format("descriptor has {} groups and {} representations, the plan {} groups",
+                    descriptor.groups.size(), descriptor.representation.size(), plan.wire().groups.size())};
+  }
+  for (std::uint32_t group = 0; group < descriptor.groups.size(); ++group) {
+    ISTHMUS_TRY(Group made, make_group(descriptor, group, rank));
+    access.groups_.push_back(std::move(made));
+  }
+  std::size_t places = 0;
+  for (const Chunk& chunk : plan.chunks()) {
+    const std::size_t layers = chunk.box.layer_end - chunk.box.layer_begin;
+    places = std::max(places, layers * access.groups_[chunk.group].parts.size());
+  }
+  access.places_.reserve(places);
+  for (auto* tokens : {&access.blocks_, &access.slots_, &access.sorted_blocks_}) tokens->reserve(kTileTokens);
+  return access;
+}
+
+Status ChunkAccess::bind(const Chunk& chunk, const kv::Binding& binding) {
+  ISTHMUS_TRY(check_chunk(chunk, binding));
+  group_ = chunk.group;
+  box_ = chunk.box;
+  Group& group = groups_[group_];
+  ISTHMUS_TRY(place_tokens(group, box_.tokens, binding));
+  std::fill(group.tabulated.begin(), group.tabulated.end(), kStale);
+  places_.clear();
+  for (std::uint32_t layer = box_.layer_begin; layer < box_.layer_end; ++layer) {
+    for (std::size_t part = 0; part < group.parts.size(); ++part) {
+      ISTHMUS_TRY(bind_part(group, part, layer, binding));
+    }
+  }
+  return ok_status();
+}
+
+Status ChunkAccess::check_chunk(const Chunk& chunk, const kv::Binding& binding) const {
+  ISTHMUS_CHECK(chunk.group < groups_.size());
+  const kv::RankBox& rank = groups_[chunk.group].box;
+  const kv::Box& box = chunk.box;
+  if (box.layer_begin < rank.layer_begin || box.layer_end > rank.layer_end ||
+      box.head_begin < rank.head_begin || box.head_end > rank.head_end) {
+    return Error{Code::kInvalidArgument,
+                 fmt::format("chunk {} (layers [{}, {}), heads [{}, {})) isn't on rank {}", chunk.index,
+                             box.layer_begin, box.layer_end, box.head_begin, box.head_end, rank.rank)};
+  }
+  if (!binding.valid.contains(box.tokens) || box.tokens.begin < binding.first_position) {
+    return Error{Code::kInvalidArgument,
+                 fmt::format("chunk {} needs tokens [{}, {}), the binding holds [{}, {}) from position {}",
+                             chunk.index, box.tokens.begin, box.tokens.end, binding.valid.begin,
+                             binding.valid.end, binding.first_position)};
+  }
+  return ok_status();
+}
+
+Status ChunkAccess::place_tokens(const Group& group, const kv::TokenRange& tokens,
+                                 const kv::Binding& binding) {
+  const std::uint64_t first = tokens.begin - binding.first_position;
+  blocks_.clear();
+  slots_.clear();
+  if (binding.first_row > std::numeric_limits<std::uint64_t>::max() - first - kTileTokens) {
+    return Error{Code::kInvalidArgument, fmt::format("first row {} is out of range", binding.first_row)};
+  }
+  first_row_ = binding.first_row + first;
+  const bool paged =
+      std::any_of(group.parts.begin(), group.parts.end(), [](const auto& part) { return part.paged(); });
+  if (!paged) return ok_status();
+  for (std::uint64_t token = 0; token < tokens.size(); ++token) {
+    const std::uint64_t entry = (first + token) / group.block_tokens;
+    if (entry >= binding.blocks.size()) {
+      return Error{Code::kInvalidArgument,
+                   fmt::format("position {} needs block table entry {}, the table has {}",
+                               tokens.begin + token, entry, binding.blocks.size())};
+    }
+    blocks_.push_back(binding.blocks[entry]);
+    slots_.push_back(static_cast<std::uint32_t>((first + token) % group.block_tokens));
+  }
+  return check_distinct_blocks();
+}
+
+Status ChunkAccess::check_distinct_blocks() {
+  sorted_blocks_.clear();
+  for (std::size_t token = 0; token < blocks_.size(); ++token) {
+    if (token == 0 || slots_[token] == 0) sorted_blocks_.push_back(blocks_[token]);
+  }
+  std::sort(sorted_blocks_.begin(), sorted_blocks_.end());
+  const auto twice = std::adjacent_find(sorted_blocks_.begin(), sorted_blocks_.end());
+  if (twice == sorted_blocks_.end()) return ok_status();
+  return Error{Code::kInvalidArgument, fmt::format("the block table names block {} twice", *twice)};
+}
+
+Status ChunkAccess::bind_part(Group& group, std::size_t part, std::uint32_t layer,
+                              const kv::Binding& binding) {
+  const PartAddress& address = group.parts[part];
+  const std::uint32_t local_layer = layer - group.box.layer_begin;
+  const std::uint32_t memory_layer = address.per_layer() ? local_layer : 0;
+  const auto memory = std::find_if(
+      binding.memory.begin(), binding.memory.end(),
+      [&](const kv::RegionMemory& at) { return at.layer == memory_layer && at.region == address.region(); });
+  if (memory == binding.memory.end() || memory->base == nullptr) {
+    return Error{Code::kInvalidArgument, fmt::format("rank {}: no memory is bound for region {}, layer {}",
+                                                     rank_, address.region(), memory_layer)};
+  }
+  const auto refuse = [&](std::string_view why) {
+    return Error{Code::kInvalidArgument, fmt::format("rank {}, region {}, layer {}, part {}: {}", rank_,
+                                                     address.region(), memory_layer, address.part(), why)};
+  };
+  if (memory->open_extent > address.open_extent_max()) {
+    return refuse(
+        fmt::format("{} blocks or rows; at most {}", memory->open_extent, address.open_extent_max()));
+  }
+  ISTHMUS_TRY(check_tokens(address, *memory));
+  tabulate(group, part, memory->open_extent);
+  const auto reach = address.reach(local_layer, box_.head_begin - group.box.head_begin,
+                                   box_.head_end - group.box.head_begin);
+  if (reach.lowest < 0 || (static_cast<std::uint64_t>(reach.end) + 7) / 8 > memory->bytes) {
+    return refuse(fmt::format("the chunk reaches bits [{}, {}) of a memory of {} bytes", reach.lowest,
+                              reach.end, memory->bytes));
+  }
+  places_.push_back({memory->base, memory->open_extent});
+  return ok_status();
+}
+
+Status ChunkAccess::check_tokens(const PartAddress& part, const kv::RegionMemory& memory) const {
+  const std::uint64_t extent = memory.open_extent;
+  if (part.paged()) {
+    const std::uint32_t highest = sorted_blocks_.back();
+    if (highest < extent) return ok_status();
+    return Error{Code::kInvalidArgument, fmt::format("block {} isn't among the {} blocks of region {}",
+                                                     highest, extent, memory.region)};
+  }
+  const std::uint64_t last = first_row_ + box_.tokens.size() - 1;
+  if (last < extent) return ok_status();
+  return Error{Code::kInvalidArgument,
+               fmt::format("row {} isn't among the {} rows of region {}", last, extent, memory.region)};
+}
+
+TokenPlaces ChunkAccess::places() const {
+  return {blocks_, slots_, first_row_, box_.tokens.size()};
+}
+
+void ChunkAccess::tabulate(Group& group, std::size_t part, std::uint64_t open_extent) {
+  if (group.tabulated[part] == open_extent) return;
+  group.parts[part].tabulate(places(), open_extent);
+  group.tabulated[part] = open_extent;
+}
+
+TileView ChunkAccess::view(std::uint32_t layer, std::size_t part, std::uint32_t head) {
+  Group& group = groups_[group_];
+  ISTHMUS_CHECK(layer >= box_.layer_begin && layer < box_.layer_end && part < group.parts.size());
+  ISTHMUS_CHECK(head >= box_.head_begin && head < box_.head_end);
+  const Place& place = places_[(layer - box_.layer_begin) * group.parts.size() + part];
+  tabulate(group, part, place.open_extent);
+  const PartAddress& address = group.parts[part];
+  return {.base = place.base,
+          .origin_bits = address.origin_bits(layer - group.box.layer_begin, head - group.box.head_begin),
+          .token_bits = address.token_bits(),
+          .unit_bits = address.unit_bits(),
+          .element_bits = address.element_bits(),
+          .whole_rows = address.whole_rows()};
+}
+
+void ChunkAccess::gather(std::uint32_t layer, std::size_t part, std::uint32_t head, std::byte* canonical) {
+  transform::gather(view(layer, part, head), canonical);
+}
+
+void ChunkAccess::scatter(std::uint32_t layer, std::size_t part, std::uint32_t head,
+                          const std::byte* canonical) {
+  transform::scatter(view(layer, part, head), canonical);
+}
+
+}  // namespace isthmus::transform

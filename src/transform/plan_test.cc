@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cutting, order, proof and digest of plans.
+#include "transform/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "transform/test_state.h"
+
+namespace isthmus::transform {
+namespace {
+
+using testing::HasSubstr;
+
+Plan make_plan(const kv::Descriptor& source, const kv::Descriptor& target, kv::TokenRange tokens) {
+  auto plan = Plan::make(source, target, test_verdict(source, target), tokens);
+  EXPECT_TRUE(plan.ok()) << (plan.ok() ? "" : plan.error().text());
+  return *std::move(plan);
+}
+
+const TestGeometry kSmall{.layers = 6, .heads = 4, .dim = 64};
+
+TEST(Plan, CutsTokensAtAbsoluteTilesAndMergesLayersUpToTheBound) {
+  // One layer of a whole tile is 2 * 4 * 256 * 64 * 2 = 256 KiB: four layers fill a chunk.
+  const auto source = test_descriptor("llamacpp:f16", kSmall);
+  const Plan plan = make_plan(source, test_descriptor("openvino:u8", kSmall), {100, 600});
+  std::vector<kv::Box> boxes;
+  for (const Chunk& chunk : plan.chunks()) boxes.push_back(chunk.box);
+  // [100, 256) is shorter, so that more layers fit.
+  const std::vector<kv::Box> expected{
+      {0, 6, 0, 4, {100, 256}}, {0, 4, 0, 4, {256, 512}}, {4, 6, 0, 4, {256, 512}}, {0, 6, 0, 4, {512, 600}}};
+  EXPECT_EQ(boxes, expected);
+  EXPECT_EQ(plan.body_bytes_max(), kChunkBytesMax);
+  EXPECT_EQ(plan.total_bytes(), 500u * 6 * 2 * 4 * 64 * 2);
+  EXPECT_EQ(plan.chunks()[1].tile_count(), 4u * 2 * 4);
+}
+
+TEST(Plan, ChunksBelowAWatermarkAreAPrefix) {
+  const auto source = test_descriptor("llamacpp:f16", kSmall);
+  const Plan plan = make_plan(source, source, {100, 600});
+  EXPECT_EQ(plan.chunks_below(0), 0u);
+  EXPECT_EQ(plan.chunks_below(255), 0u);
+  EXPECT_EQ(plan.chunks_below(256), 1u);
+  EXPECT_EQ(plan.chunks_below(599), 3u);
+  EXPECT_EQ(plan.chunks_below(600), 4u);
+}
+
+TEST(Plan, HeadsAndLayersAreCutAtTheRanksOfBothEnds) {
+  TestGeometry p{.layers = 4, .heads = 6, .dim = 64, .head_ranks = 3};
+  TestGeometry d = p;
+  d.head_ranks = 2;
+  d.layer_ranks = 2;
+  const Plan plan =
+      make_plan(test_descriptor("llamacpp:f16", p), test_descriptor("openvino:f32", d), {0, 10});
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> heads;
+  for (const Chunk& chunk : plan.chunks()) {
+    if (chunk.box.layer_begin == 0) heads.emplace_back(chunk.box.head_begin, chunk.box.head_end);
+    EXPECT_TRUE(chunk.box.layer_end <= 2 || chunk.box.layer_begin >= 2);
+  }
+  const std::vector<std::pair<std::uint32_t, std::uint32_t>> expected{{0, 2}, {2, 3}, {3, 4}, {4, 6}};
+  EXPECT_EQ(heads, expected);
+  EXPECT_EQ(plan.chunks().size(), 8u);
+}
+
+TEST(Plan, TileKeysNameGlobalLayersAndHeads) {
+  const auto source = test_descriptor("openvino:u8", kSmall);
+  const Plan plan = make_plan(source, source, {0, 300});
+  const Chunk& chunk = plan.chunks().back();
+  const TileKey key = plan.tile_key(chunk, chunk.tile_count() - 1);
+  EXPECT_EQ(key, (TileKey{0, 15, "v.z", 3, {256, 300}}));
+  EXPECT_EQ(plan.tile_text(chunk, chunk.tile_count() - 1),
+            "group 0, layer 15, part v.z, head 3, tokens [256, 300)");
+}
+
+TEST(Plan, RefusesWhatItCannotCut) {
+  const auto source = test_descriptor("llamacpp:f16", kSmall);
+  const auto verdict = test_verdict(source, source);
+  EXPECT_EQ(Plan::make(source, source, verdict, {5, 5}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(Plan::make(source, source, verdict, {0, ~std::uint64_t{0}}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(Plan::make(source, source, verdict, {0, kPositionMax}).code(), Code::kExhausted);
+  auto other = source;
+  other.identity.lineage = "11";
+  EXPECT_EQ(Plan::make(source, other, test_verdict(source, other), {0, 5}).code(), Code::kIncompatible);
+  auto windowed = source;
+  windowed.groups[0].attention = kv::AttentionKind::kSlidingWindow;
+  EXPECT_EQ(Plan::make(windowed, windowed, verdict, {0, 5}).code(), Code::kUnsupported);
+}
+
+TEST(Plan, DigestChangesWithEachInput) {
+  const auto source = test_descriptor("llamacpp:f16", kSmall);
+  const auto f32 = test_descriptor("openvino:f32", kSmall), u8 = test_descriptor("openvino:u8", kSmall);
+  const Digest128 digest = make_plan(source, f32, {0, 300}).digest();
+  EXPECT_EQ(make_plan(source, f32, {0, 300}).digest(), digest);
+  EXPECT_NE(make_plan(source, u8, {0, 300}).digest(), digest);
+  EXPECT_NE(make_plan(source, f32, {0, 301}).digest(), digest);
+  EXPECT_NE(make_plan(test_descriptor("llamacpp:f16_v_transposed", kSmall), f32, {0, 300}).digest(), digest);
+}
+
+TEST(Plan, DigestFollowsTheByteRecipeOfTheSpec) {
+  const TestGeometry geometry{.layers = 1, .heads = 1, .dim = 64};
+  const auto source = test_descriptor("llamacpp:f16", geometry),
+             target = test_descriptor("openvino:f32", geometry);
+  const Plan plan = make_plan(source, target, {5, 8});
+  EXPECT_EQ(plan.digest(),
+            digest128("isthmus-plan 1\nwire\n0 k codes=f16 op=q\n0 v codes=f16 op=q\ntokens 5 8\nsource " +
+                      source.digest().hex() + "\ntarget " + target.digest().hex() +
+                      "\nchunk 0 0 0 1 0 1 5 8 768\n"));
+}
+
+class Proof : public testing::Test {
+ protected:
+  Status prove() const { return Plan::prove(chunks_, source_, target_, tokens_); }
+  void expect_refused(std::string_view text) const {
+    const Status status = prove();
+    ASSERT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_THAT(status.error().detail, HasSubstr(std::string(text)));
+  }
+
+  const TestGeometry geometry_{.layers = 6, .heads = 4, .dim = 64, .head_ranks = 2};
+  const kv::Descriptor source_ = test_descriptor("llamacpp:f16", geometry_);
+  const kv::Descriptor target_ = test_descriptor("openvino:f32", kSmall);
+  const kv::TokenRange tokens_{100, 600};
+  std::vector<Chunk> chunks_ = make_plan(source_, target_, tokens_).chunks();
+};
+
+TEST_F(Proof, HoldsForWhatThePlanMade) {
+  EXPECT_TRUE(prove().ok());
+}
+TEST_F(Proof, FailsForAnOverlap) {
+  chunks_.push_back(chunks_[2]);
+  expect_refused("covers layer 0, head 0 a second time");
+}
+TEST_F(Proof, FailsForAPartialOverlap) {
+  Chunk extra = chunks_[0];
+  extra.box.layer_begin = 5;
+  extra.box.head_begin = 1;
+  chunks_.push_back(extra);
+  expect_refused("covers layer 5, head 1 a second time");
+}
+TEST_F(Proof, FailsForAMissingChunk) {
+  chunks_.pop_back();
+  expect_refused("no chunk covers group 0, layer 0, head 2 of token tile 2");
+}
+TEST_F(Proof, FailsForAMissingLayer) {
+  chunks_[0].box.layer_begin = 1;
+  expect_refused("no chunk covers group 0, layer 0, head 0 of token tile 0");
+}
+TEST_F(Proof, FailsForAMissingTile) {
+  std::erase_if(chunks_, [](const Chunk& chunk) { return chunk.box.tokens.begin == 256; });
+  expect_refused("of token tile 1");
+}
+TEST_F(Proof, FailsForABoxThatSpansRanks) {
+  chunks_[0].box.head_end = 3;
+  expect_refused("isn't inside one rank of the source");
+}
+TEST_F(Proof, FailsForABoxThatSpansTheTargetsRanks) {
+  EXPECT_THAT(Plan::prove(chunks_, target_, source_, tokens_).ok(), true);
+  chunks_[0].box.head_end = 3;
+  EXPECT_THAT(Plan::prove(chunks_, target_, source_, tokens_).error().detail,
+              HasSubstr("isn't inside one rank of the target"));
+}
+TEST_F(Proof, FailsForABoxOutsideTheModel) {
+  chunks_[0].box.layer_end = 7;
+  expect_refused("leaves the wanted box");
+}
+TEST_F(Proof, FailsForTokensThatNobodyWants) {
+  chunks_[0].box.tokens.begin = 0;
+  expect_refused("leaves the wanted box");
+}
+TEST_F(Proof, FailsForATileCutElsewhere) {
+  chunks_[0].box.tokens.end = 200;
+  expect_refused("isn't cut at its token tile [100, 256)");
+}
+TEST_F(Proof, FailsForAnEmptyBox) {
+  chunks_[0].box.head_end = chunks_[0].box.head_begin;
+  expect_refused("is empty");
+}
+TEST_F(Proof, FailsForAnUnknownGroup) {
+  chunks_[0].group = 1;
+  expect_refused("chunk 0");
+}
+
+TEST(TileRoot, IsTheDigestOfTheSortedListInBytes) {
+  const TileKey low{0, 3, "k", 1, {0, 256}}, high{0, 3, "v.s", 0, {0, 256}};
+  TileRoot root, reversed;
+  root.add(low, {1, 2});
+  root.add(high, {3, 4});
+  reversed.add(high, {3, 4});
+  reversed.add(low, {1, 2});
+  EXPECT_EQ(root.root(), reversed.root());
+  std::vector<std::byte> bytes;
+  const auto add = [&bytes](std::uint64_t value, std::size_t size) {
+    for (std::size_t i = 0; i < size; ++i)
+      bytes.push_back(std::byte{static_cast<unsigned char>(value >> (8 * i))});
+  };
+  for (const auto& [key, digest] : {std::pair{low, Digest128{1, 2}}, std::pair{high, Digest128{3, 4}}}) {
+    add(key.group, 4);
+    add(key.layer, 4);
+    add(key.part.size(), 4);
+    for (const char c : key.part) add(static_cast<unsigned char>(c), 1);
+    add(key.head, 4);
+    add(key.tokens.begin, 8);
+    add(key.tokens.end, 8);
+    add(digest.high, 8);
+    add(digest.low, 8);
+  }
+  EXPECT_EQ(root.root(), digest128(std::span<const std::byte>(bytes)));
+  root.add({0, 4, "k", 1, {0, 256}}, {5, 6});
+  EXPECT_NE(root.root(), reversed.root());
+}
+
+}  // namespace
+}  // namespace isthmus::transform

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Number conversion of contiguous rows: decode to f32, encode from f32. Vector kernels (Highway) and scalar
+// twins.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/status.h"
+#include "kv/descriptor.h"
+
+namespace isthmus::transform {
+
+// Stored arrays of `rows` consecutive rows of `dim` elements in one decode form.
+//   codes [rows][dim] in form.codes; scales, zeros [rows][dim/granule], empty if the form has none.
+struct RowArrays {
+  std::byte* codes = nullptr;
+  std::byte* scales = nullptr;
+  std::byte* zeros = nullptr;
+};
+
+// The same arrays, read only.
+struct ConstRowArrays {
+  const std::byte* codes = nullptr;
+  const std::byte* scales = nullptr;
+  const std::byte* zeros = nullptr;
+
+  // NOLINTNEXTLINE(*-explicit-*) plain arrays are rows without scales
+  ConstRowArrays(const std::byte* code_array, const std::byte* scale_array = nullptr,
+                 const std::byte* zero_array = nullptr)
+      : codes(code_array), scales(scale_array), zeros(zero_array) {}
+  ConstRowArrays(const RowArrays& rows)  // NOLINT(*-explicit-*)
+      : codes(rows.codes), scales(rows.scales), zeros(rows.zeros) {}
+};
+
+enum class KernelChoice : std::uint8_t { kVector, kScalar };  // kScalar: the oracle, bit-equal to kVector.
+
+// x[rows*dim] = decoded values. The form must pass can_decode(). 4-bit codes: low nibble first.
+void decode_rows(const kv::DecodeForm& form, std::uint32_t dim, std::uint64_t rows,
+                 const ConstRowArrays& from, std::span<float> to,
+                 KernelChoice choice = KernelChoice::kVector);
+// Encode by the form's recipe ("openvino.u8.by_token"; plain forms round to nearest even, finite values
+// beyond the largest of the format become the largest). `to.codes` may be `from` for a plain f32 form. The
+// form must pass can_encode(); arrays need no alignment. Recipes: spec/wire-form.md §7. Errors: corrupt on a
+// non-finite input, with its row and element, or on a row whose range overflows f32.
+Status encode_rows(const kv::DecodeForm& form, std::uint32_t dim, std::uint64_t rows,
+                   std::span<const float> from, const RowArrays& to,
+                   KernelChoice choice = KernelChoice::kVector);
+// unsupported, naming the form, if encode_rows can't make it (decode_rows can't read it).
+Status can_encode(const kv::DecodeForm& form, std::uint32_t dim);
+Status can_decode(const kv::DecodeForm& form, std::uint32_t dim);
+
+}  // namespace isthmus::transform

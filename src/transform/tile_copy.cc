@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loop nests of redistribution: whole rows, token-contiguous columns, single elements, nibbles.
+#include "transform/tile_copy.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace isthmus::transform {
+namespace {
+
+struct Gather {
+  using Memory = const std::byte*;
+  using Canonical = std::byte*;
+  static void move(Memory memory, Canonical canonical, std::size_t bytes) {
+    std::memcpy(canonical, memory, bytes);
+  }
+};
+
+struct Scatter {
+  using Memory = std::byte*;
+  using Canonical = const std::byte*;
+  static void move(Memory memory, Canonical canonical, std::size_t bytes) {
+    std::memcpy(memory, canonical, bytes);
+  }
+};
+
+// Tokens that follow each other at a distance of `step` bits, from `begin` on; found by comparing neighbours.
+std::size_t run_end(std::span<const std::int64_t> token_bits, std::size_t begin, std::int64_t step) {
+  std::size_t end = begin + 1;
+  while (end < token_bits.size() && token_bits[end] - token_bits[end - 1] == step) ++end;
+  return end;
+}
+
+template <typename Direction>
+void copy_row_runs(const TileView& view, typename Direction::Canonical canonical, std::size_t row_bytes) {
+  const auto step = static_cast<std::int64_t>(row_bytes * 8);
+  const std::int64_t first = view.origin_bits + view.unit_bits[0];
+  for (std::size_t token = 0; token < view.token_bits.size();) {
+    const std::size_t end = run_end(view.token_bits, token, step);
+    Direction::move(view.base + (first + view.token_bits[token]) / 8, canonical + token * row_bytes,
+                    (end - token) * row_bytes);
+    token = end;
+  }
+}
+
+// A size known to the compiler becomes a few vector moves instead of a call per row.
+template <typename Direction, std::size_t kRowBytes>
+void copy_rows_of(const TileView& view, typename Direction::Canonical canonical) {
+  typename Direction::Memory first = view.base + (view.origin_bits + view.unit_bits[0]) / 8;
+  for (std::size_t token = 0; token < view.token_bits.size(); ++token) {
+    Direction::move(first + view.token_bits[token] / 8, canonical + token * kRowBytes, kRowBytes);
+  }
+}
+
+template <typename Direction>
+void copy_rows(const TileView& view, typename Direction::Canonical canonical) {
+  const std::size_t row_bytes = view.unit_bits.size() * view.element_bits / 8;
+  const auto step = static_cast<std::int64_t>(row_bytes * 8);
+  const bool runs = view.token_bits.size() > 1 && view.token_bits[1] - view.token_bits[0] == step;
+  if (runs) return copy_row_runs<Direction>(view, canonical, row_bytes);
+  switch (row_bytes) {
+    case 1:
+      return copy_rows_of<Direction, 1>(view, canonical);
+    case 2:
+      return copy_rows_of<Direction, 2>(view, canonical);
+    case 4:
+      return copy_rows_of<Direction, 4>(view, canonical);
+    case 8:
+      return copy_rows_of<Direction, 8>(view, canonical);
+    case 64:
+      return copy_rows_of<Direction, 64>(view, canonical);
+    case 128:
+      return copy_rows_of<Direction, 128>(view, canonical);
+    case 256:
+      return copy_rows_of<Direction, 256>(view, canonical);
+    default:
+      return copy_row_runs<Direction>(view, canonical, row_bytes);
+  }
+}
+
+// Tokens [begin, end) are neighbours in memory: read or write along tokens. 32 tokens at a time keep the
+// canonical rows that one pass touches in the first-level cache.
+template <typename Direction, std::size_t kBytes>
+void transpose(const TileView& view, typename Direction::Canonical canonical, std::size_t begin,
+               std::size_t end) {
+  constexpr std::size_t kTokensAtOnce = 32;
+  const std::size_t row_bytes = view.unit_bits.size() * kBytes;
+  for (std::size_t block = begin; block < end; block += kTokensAtOnce) {
+    const std::size_t count = std::min(kTokensAtOnce, end - block);
+    typename Direction::Memory column = view.base + (view.origin_bits + view.token_bits[block]) / 8;
+    for (std::size_t unit = 0; unit < view.unit_bits.size(); ++unit) {
+      typename Direction::Memory memory = column + view.unit_bits[unit] / 8;
+      typename Direction::Canonical element = canonical + block * row_bytes + unit * kBytes;
+      for (std::size_t token = 0; token < count; ++token) {
+        Direction::move(memory + token * kBytes, element + token * row_bytes, kBytes);
+      }
+    }
+  }
+}
+
+template <typename Direction, std::size_t kBytes>
+void copy_elements(const TileView& view, typename Direction::Canonical canonical) {
+  const std::size_t units = view.unit_bits.size();
+  for (std::size_t token = 0; token < view.token_bits.size();) {
+    const std::size_t end = run_end(view.token_bits, token, kBytes * 8);
+    if (end - token >= 4) {
+      transpose<Direction, kBytes>(view, canonical, token, end);
+      token = end;
+      continue;
+    }
+    typename Direction::Memory row = view.base + (view.origin_bits + view.token_bits[token]) / 8;
+    for (std::size_t unit = 0; unit < units; ++unit) {
+      Direction::move(row + view.unit_bits[unit] / 8, canonical + (token * units + unit) * kBytes, kBytes);
+    }
+    ++token;
+  }
+}
+
+std::byte nibble(const std::byte* base, std::int64_t bit) {
+  return (base[bit / 8] >> static_cast<int>(bit % 8)) & std::byte{0x0f};
+}
+
+void set_nibble(std::byte* base, std::int64_t bit, std::byte value) {
+  const auto shift = static_cast<int>(bit % 8);
+  base[bit / 8] = (base[bit / 8] & ~(std::byte{0x0f} << shift)) | (value << shift);
+}
+
+void copy_nibble(const std::byte* memory, std::int64_t bit, std::byte* canonical, std::int64_t at) {
+  set_nibble(canonical, at, nibble(memory, bit));
+}
+
+void copy_nibble(std::byte* memory, std::int64_t bit, const std::byte* canonical, std::int64_t at) {
+  set_nibble(memory, bit, nibble(canonical, at));
+}
+
+template <typename Direction>
+void copy_nibbles(const TileView& view, typename Direction::Canonical canonical) {
+  typename Direction::Memory base = view.base;
+  std::int64_t at = 0;
+  for (const std::int64_t token : view.token_bits) {
+    for (const std::int64_t unit : view.unit_bits) {
+      copy_nibble(base, view.origin_bits + token + unit, canonical, at);
+      at += 4;
+    }
+  }
+}
+
+template <typename Direction>
+void copy(const TileView& view, typename Direction::Canonical canonical) {
+  if (view.token_bits.empty() || view.unit_bits.empty()) return;
+  if (view.whole_rows) return copy_rows<Direction>(view, canonical);
+  switch (view.element_bits) {
+    case 4:
+      return copy_nibbles<Direction>(view, canonical);
+    case 8:
+      return copy_elements<Direction, 1>(view, canonical);
+    case 16:
+      return copy_elements<Direction, 2>(view, canonical);
+    case 32:
+      return copy_elements<Direction, 4>(view, canonical);
+    default:
+      ISTHMUS_CHECK(false);
+  }
+}
+
+}  // namespace
+
+void gather(const TileView& memory, std::byte* canonical) {
+  copy<Gather>(memory, canonical);
+}
+void scatter(const TileView& memory, const std::byte* canonical) {
+  copy<Scatter>(memory, canonical);
+}
+
+}  // namespace isthmus::transform
