@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program: command line in, exit code out.
+#include <string>
+#include <vector>
+
+#include "cli/run.h"
+#include "worker/embedded/run_worker.h"
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  return isthmus::cli::run_program(arguments, isthmus::worker::run_worker);
+}

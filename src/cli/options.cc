@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// Subcommands, options, help with examples; the one translation unit that includes CLI11.
+#include "cli/options.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+#include <sstream>
+
+#include "cli/version.h"
+
+namespace isthmus::cli {
+namespace {
+
+const std::map<std::string, kv::Exactness> kExactness = {{"lossless", kv::Exactness::kLossless},
+                                                         {"bounded", kv::Exactness::kBounded},
+                                                         {"unqualified", kv::Exactness::kUnqualified}};
+
+constexpr const char* kAbout =
+    "Prefill and decode of large language models on unlike engines: the KV cache made by one is handed to\n"
+    "another with another layout, block size and numeric format.";
+
+constexpr const char* kExitCodes =
+    "Exit codes:\n"
+    "  0  done, or stopped by a signal\n"
+    "  2  the command line is wrong\n"
+    "  3  cannot start: a file, port, model or child process isn't as needed\n"
+    "  4  probe failed: an engine's KV isn't what its descriptor says; it refuses to serve\n"
+    "  5  kv explain: the two storages may not share a state\n"
+    "\n"
+    "isthmus COMMAND --help says more and gives examples.";
+
+constexpr const char* kUpExamples =
+    "Prints one line on stdout when it serves, `ready http://HOST:PORT`; Ctrl-C stops everything.\n"
+    "\n"
+    "Examples:\n"
+    "  isthmus up                                                  llamacpp:f16 to openvino:u8 on port 8000\n"
+    "  isthmus up --decode openvino:f32 --listen 127.0.0.1:0       another format, a free port\n"
+    "  isthmus up --model my.gguf --policy unqualified             a model without qualification record\n"
+    "  curl -N http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+    "    -d '{\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'";
+
+constexpr const char* kWorkerExamples =
+    "Prints one line on stdout when it serves, `ready http://HOST:PORT agent HOST:PORT`.\n"
+    "\n"
+    "Examples:\n"
+    "  isthmus worker --engine llamacpp --role prefill --model m.gguf --fleet fleet.yaml --name p1 \\\n"
+    "    --listen 0.0.0.0:8001 --agent-listen 10.0.1.1:7001\n"
+    "  isthmus worker --engine openvino --kv u8 --role decode --model m.gguf --fleet fleet.yaml --name d1 "
+    "\\\n"
+    "    --listen 0.0.0.0:8002 --agent-listen 10.0.2.1:7001\n"
+    "  isthmus worker --engine llamacpp --model m.gguf --listen 127.0.0.1:8003       alone, without a fleet";
+
+constexpr const char* kRouterExamples =
+    "Prints one line on stdout when it listens, `ready http://HOST:PORT`. GET /isthmus/workers says what it\n"
+    "thinks of each worker, GET /metrics counts.\n"
+    "\n"
+    "Examples:\n"
+    "  isthmus router --fleet deploy/demo/fleet.yaml\n"
+    "  isthmus router --fleet fleet.yaml --listen 0.0.0.0:8080 --queue 1000";
+
+constexpr const char* kExplainExamples =
+    "Examples:\n"
+    "  isthmus kv explain llamacpp:f16 openvino:u8 --policy unqualified\n"
+    "  isthmus kv explain llamacpp:f16 openvino:f32 --model m.gguf      with the model's identity and "
+    "geometry\n"
+    "  isthmus kv explain llamacpp:f16 openvino:u8 --model m.gguf --fleet fleet.yaml";
+
+// Texts as typed, before they are checked.
+struct Texts {
+  std::string prefill = "llamacpp:f16", decode = "openvino:u8", listen = "127.0.0.1:8000";
+  std::string up_policy = "bounded", explain_policy;
+};
+
+void add_up(CLI::App& app, UpCommand& up, Texts& texts) {
+  app.add_option("--prefill", texts.prefill, "Engine and KV type of the prefill worker")
+      ->type_name("ENGINE[:KV]")
+      ->capture_default_str();
+  app.add_option("--decode", texts.decode, "Engine and KV type of the decode worker")
+      ->type_name("ENGINE[:KV]")
+      ->capture_default_str();
+  app.add_option("--listen", texts.listen, "Where the router serves; port 0 is a free one")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  app.add_option("--model", up.model_path, "GGUF file; the small test model if not given")->type_name("FILE");
+  app.add_option("--served-model", up.served_model, "The model's name for clients")->type_name("NAME");
+  app.add_option("--policy", texts.up_policy, "What the handoff may change: lossless, bounded, unqualified")
+      ->check(CLI::IsMember(kExactness))
+      ->type_name("POLICY")
+      ->capture_default_str();
+  app.add_option("--threads", up.threads, "Threads of each worker; half of the processors if not given")
+      ->check(CLI::Range(1, 512));
+  app.footer(kUpExamples);
+}
+
+void add_worker(CLI::App& app, WorkerCommand& worker) {
+  app.add_option("--engine", worker.engine, "llamacpp or openvino")
+      ->required()
+      ->check(CLI::IsMember({"llamacpp", "openvino"}))
+      ->type_name("ENGINE");
+  app.add_option("--role", worker.role, "prefill, decode or both")
+      ->check(CLI::IsMember({"prefill", "decode", "both"}))
+      ->type_name("ROLE")
+      ->capture_default_str();
+  app.add_option("--model", worker.model_path, "GGUF file")->required()->type_name("FILE");
+  app.add_option("--kv", worker.kv_type,
+                 "KV type: f16, f32, bf16, u8, ...; the engine's usual one if not given")
+      ->type_name("TYPE");
+  app.add_option("--listen", worker.listen, "HTTP")->type_name("HOST:PORT")->capture_default_str();
+  app.add_option("--agent-listen", worker.agent_listen, "Handoffs; peers must be able to reach it")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  app.add_option("--fleet", worker.fleet_file, "Fleet file: key and policies")->type_name("FILE");
+  app.add_option("--name", worker.name, "Unique in the fleet")->type_name("NAME");
+  app.add_option("--served-model", worker.served_model, "The model's name for clients and in the fleet file")
+      ->type_name("NAME");
+  app.add_option("--threads", worker.threads, "Of the engine")
+      ->check(CLI::Range(1, 512))
+      ->capture_default_str();
+  app.add_option("--kv-tokens", worker.kv_tokens, "KV memory, in tokens of all sequences together")
+      ->check(CLI::Range(64, 1 << 24))
+      ->capture_default_str();
+  app.add_option("--sequences", worker.sequences_max, "Sequences at once")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--request-timeout", worker.request_timeout_s, "Of one request, seconds")
+      ->check(CLI::Range(1, 86400))
+      ->capture_default_str();
+  app.add_option("--lease", worker.lease_ms, "Of a handoff, milliseconds")
+      ->check(CLI::Range(100, 600'000))
+      ->capture_default_str();
+  app.add_option("--die-with-parent", worker.die_with_parent, "Stop when the parent process of this id ends")
+      ->check(CLI::PositiveNumber)
+      ->type_name("PID");
+  app.footer(kWorkerExamples);
+}
+
+void add_router(CLI::App& app, RouterCommand& router, Texts& texts) {
+  app.add_option("--fleet", router.fleet_file, "Fleet file: models and workers")
+      ->required()
+      ->type_name("FILE");
+  app.add_option("--listen", texts.listen, "Where it serves; port 0 is a free one")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  app.add_option("--health-interval", router.health_interval_ms,
+                 "Between two checks of a worker, milliseconds")
+      ->check(CLI::Range(10, 600'000))
+      ->capture_default_str();
+  app.add_option("--queue", router.queue_max, "Requests that may wait; more get 429")
+      ->check(CLI::Range(0, 100'000))
+      ->capture_default_str();
+  app.add_option("--request-timeout", router.request_timeout_s, "Of one request, seconds")
+      ->check(CLI::Range(1, 86400))
+      ->capture_default_str();
+  app.footer(kRouterExamples);
+}
+
+void add_explain(CLI::App& app, ExplainCommand& explain, Texts& texts) {
+  app.add_option("A", explain.source, "Storage of the prefill engine: llamacpp:f16, ...")->required();
+  app.add_option("B", explain.target, "Storage of the decode engine: openvino:u8, ...")->required();
+  app.add_option("--policy", texts.explain_policy, "lossless, bounded or unqualified")
+      ->check(CLI::IsMember(kExactness))
+      ->type_name("POLICY");
+  app.add_option("--fleet", explain.fleet_file, "Fleet file: the policy of its first model, its records")
+      ->type_name("FILE");
+  app.add_option("--model", explain.model_path, "GGUF file: identity and geometry")->type_name("FILE");
+  app.add_option("--layers", explain.layers, "Without --model")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--heads", explain.heads, "KV heads, without --model")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--dim", explain.dim, "Elements of one head's row, without --model")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.footer(kExplainExamples);
+}
+
+Parsed usage_error(std::string_view command, std::string_view text) {
+  return {{}, kExitUsage, fmt::format("isthmus {}: {}\nTry: isthmus {} --help\n", command, text, command)};
+}
+
+Parsed checked_up(UpCommand up, const Texts& texts) {
+  const auto prefill = parse_prefill(texts.prefill);
+  if (!prefill.ok()) return usage_error("up", "--prefill " + prefill.error().detail);
+  const auto decode = parse_decode(texts.decode);
+  if (!decode.ok()) return usage_error("up", "--decode " + decode.error().detail);
+  const auto listen = net::Endpoint::parse(texts.listen);
+  if (!listen.ok()) return usage_error("up", "--listen: " + listen.error().detail);
+  up.prefill = *prefill;
+  up.decode = *decode;
+  up.listen = *listen;
+  up.exactness = kExactness.at(texts.up_policy);
+  return {std::move(up), kExitOk, ""};
+}
+
+Parsed checked_router(RouterCommand router, const Texts& texts) {
+  const auto listen = net::Endpoint::parse(texts.listen);
+  if (!listen.ok()) return usage_error("router", "--listen: " + listen.error().detail);
+  router.listen = *listen;
+  return {std::move(router), kExitOk, ""};
+}
+
+Parsed checked_worker(WorkerCommand worker) {
+  for (const auto& [option, text] :
+       {std::pair{"--listen", &worker.listen}, {"--agent-listen", &worker.agent_listen}}) {
+    const auto endpoint = net::Endpoint::parse(*text);
+    if (!endpoint.ok()) return usage_error("worker", fmt::format("{}: {}", option, endpoint.error().detail));
+  }
+  return {std::move(worker), kExitOk, ""};
+}
+
+// CLI11 reports by exceptions, help and version included.
+Parsed parse_with(CLI::App& app, const std::vector<std::string>& arguments) {
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // As CLI11 wants it.
+  try {
+    app.parse(std::move(reversed));
+    return {};
+  } catch (const CLI::ParseError& failure) {
+    std::ostringstream out, err;
+    const int code = app.exit(failure, out, err);
+    return {{}, code == 0 ? kExitOk : kExitUsage, out.str() + err.str()};
+  }
+}
+
+}  // namespace
+
+Parsed parse(const std::vector<std::string>& arguments) {
+  CLI::App app{kAbout, "isthmus"};
+  app.set_version_flag("--version", fmt::format("isthmus {}", kVersion));
+  app.require_subcommand(1);
+  app.footer(kExitCodes);
+  UpCommand up;
+  RouterCommand router;
+  WorkerCommand worker;
+  ExplainCommand explain;
+  Texts texts;
+  CLI::App* up_app =
+      app.add_subcommand("up", "Start prefill worker, decode worker and router on this machine");
+  add_up(*up_app, up, texts);
+  CLI::App* worker_app = app.add_subcommand("worker", "Run one engine and its handoff agent");
+  add_worker(*worker_app, worker);
+  CLI::App* router_app = app.add_subcommand("router", "Route requests to the workers of a fleet file");
+  add_router(*router_app, router, texts);
+  CLI::App* kv_app = app.add_subcommand("kv", "What KV state is and how it may change");
+  kv_app->require_subcommand(1);
+  CLI::App* explain_app =
+      kv_app->add_subcommand("explain", "May two storages share a state, and what changes?");
+  add_explain(*explain_app, explain, texts);
+
+  Parsed parsed = parse_with(app, arguments);
+  if (!parsed.text.empty() || parsed.exit_code != kExitOk) return parsed;
+  if (up_app->parsed()) return checked_up(std::move(up), texts);
+  if (router_app->parsed()) return checked_router(std::move(router), texts);
+  if (worker_app->parsed()) return checked_worker(std::move(worker));
+  if (!texts.explain_policy.empty()) explain.exactness = kExactness.at(texts.explain_policy);
+  return {std::move(explain), kExitOk, ""};
+}
+
+}  // namespace isthmus::cli

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line as plain values; CLI11 stays behind this header.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "kv/negotiate.h"
+#include "net/stream.h"
+#include "worker/embedded/run_worker.h"
+
+namespace isthmus::cli {
+
+// Exit codes of the program; run_worker() gives 0, 3 and 4 too.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitUsage = 2;        // The command line is wrong.
+inline constexpr int kExitCannotStart = 3;  // A file, port, model or child process isn't as needed.
+inline constexpr int kExitProbeFailed = 4;  // An engine's KV isn't what its descriptor says.
+inline constexpr int kExitRejected = 5;     // `kv explain`: the two storages may not share a state.
+
+// An engine and its KV type, as in "openvino:u8".
+struct EngineChoice {
+  std::string engine, kv_type;
+  std::string text() const { return engine + ":" + kv_type; }
+};
+
+struct UpCommand {
+  EngineChoice prefill{"llamacpp", "f16"};
+  EngineChoice decode{"openvino", "u8"};
+  net::Endpoint listen{"127.0.0.1", 8000};
+  std::string model_path;
+  std::string served_model;  // "" for one made of the file's name.
+  kv::Exactness exactness = kv::Exactness::kBounded;
+  std::uint32_t threads = 0;  // Of each worker; 0 for half of the processors.
+};
+
+struct RouterCommand {
+  std::string fleet_file;
+  net::Endpoint listen{"127.0.0.1", 8000};
+  std::uint32_t health_interval_ms = 1000;
+  std::uint32_t queue_max = 256;
+  std::uint32_t request_timeout_s = 600;
+};
+
+struct ExplainCommand {
+  std::string source, target;              // Names of storages: "llamacpp:f16".
+  std::string fleet_file;                  // Policy and records; "" for `exactness` and the built-in records.
+  std::optional<kv::Exactness> exactness;  // Over the fleet file's.
+  std::string model_path;                  // Identity and geometry; "" for the geometry below.
+  std::uint32_t layers = 30, heads = 3, dim = 64;  // SmolLM2-135M.
+};
+
+using WorkerCommand = worker::WorkerOptions;
+using Command = std::variant<UpCommand, RouterCommand, WorkerCommand, ExplainCommand>;
+
+struct Parsed {
+  std::optional<Command> command;  // Nothing if all is said by `text`.
+  int exit_code = kExitOk;
+  std::string text;  // Help, version, or what is wrong with the command line.
+};
+// `arguments` without the program's name.
+Parsed parse(const std::vector<std::string>& arguments);
+
+// What `isthmus up` can join today, by role. invalid_argument with the list of what is possible otherwise.
+Result<EngineChoice> parse_prefill(const std::string& text);
+Result<EngineChoice> parse_decode(const std::string& text);
+
+}  // namespace isthmus::cli

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line: values, defaults, refusals, help.
+#include "cli/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace isthmus::cli {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+template <typename T>
+T parsed(const std::vector<std::string>& arguments) {
+  const Parsed result = parse(arguments);
+  EXPECT_TRUE(result.command.has_value()) << result.text;
+  if (!result.command.has_value() || std::get_if<T>(&*result.command) == nullptr) return {};
+  return std::get<T>(*result.command);
+}
+
+std::string refused(const std::vector<std::string>& arguments) {
+  const Parsed result = parse(arguments);
+  EXPECT_FALSE(result.command.has_value());
+  EXPECT_EQ(result.exit_code, kExitUsage);
+  return result.text;
+}
+
+TEST(Options, UpJoinsLlamacppAndOpenvinoByDefault) {
+  const auto up = parsed<UpCommand>({"up"});
+  EXPECT_EQ(up.prefill.text(), "llamacpp:f16");
+  EXPECT_EQ(up.decode.text(), "openvino:u8");
+  EXPECT_EQ(up.listen.text(), "127.0.0.1:8000");
+  EXPECT_EQ(up.exactness, kv::Exactness::kBounded);
+}
+
+TEST(Options, UpTakesEnginesWithAndWithoutKvType) {
+  const auto up = parsed<UpCommand>({"up", "--prefill", "llamacpp:f32", "--decode=openvino", "--listen",
+                                     "0.0.0.0:0", "--policy", "unqualified", "--threads", "3"});
+  EXPECT_EQ(up.prefill.text(), "llamacpp:f32");
+  EXPECT_EQ(up.decode.text(), "openvino:u8");
+  EXPECT_EQ(up.listen.port, 0);
+  EXPECT_EQ(up.exactness, kv::Exactness::kUnqualified);
+  EXPECT_EQ(up.threads, 3u);
+}
+
+TEST(Options, UpRefusesWhatIsNotThereYetWithWhatIs) {
+  EXPECT_THAT(refused({"up", "--prefill", "vllm"}),
+              HasSubstr("--prefill vllm: no such engine here; prefill can be llamacpp:f16"));
+  EXPECT_THAT(refused({"up", "--prefill", "openvino:u8"}), HasSubstr("openvino has no part in prefill yet"));
+  EXPECT_THAT(refused({"up", "--decode", "llamacpp:f16"}),
+              AllOf(HasSubstr("llamacpp has no part in decode yet"), HasSubstr("openvino:u8, openvino:f32")));
+  EXPECT_THAT(refused({"up", "--prefill", "llamacpp:q8_0"}),
+              HasSubstr("described, but no engine here stores it yet"));
+  EXPECT_THAT(refused({"up", "--prefill", "llamacpp:q9"}), HasSubstr("no such KV type"));
+  EXPECT_THAT(refused({"up", "--prefill", "llamacpp:"}), HasSubstr("no such KV type"));
+  EXPECT_THAT(refused({"up", "--prefill", ""}), HasSubstr("no such engine"));
+  EXPECT_THAT(refused({"up", "--listen", "8000"}), HasSubstr("--listen"));
+  EXPECT_THAT(refused({"up", "--polcy", "bounded"}), HasSubstr("--polcy"));
+  EXPECT_THAT(refused({"up", "--threads", "0"}), HasSubstr("--threads"));
+}
+
+TEST(Options, WorkerTakesAllThatAWorkerNeeds) {
+  const auto worker = parsed<WorkerCommand>({"worker",     "--engine",          "openvino",  "--role",
+                                             "decode",     "--model",           "m.gguf",    "--kv",
+                                             "f32",        "--listen",          "0.0.0.0:1", "--agent-listen",
+                                             "10.0.0.1:2", "--fleet",           "f.yaml",    "--name",
+                                             "d1",         "--threads",         "4",         "--served-model",
+                                             "m",          "--kv-tokens",       "4096",      "--sequences",
+                                             "2",          "--request-timeout", "9",         "--lease",
+                                             "500",        "--die-with-parent", "7"});
+  EXPECT_EQ(worker.engine, "openvino");
+  EXPECT_EQ(worker.role, "decode");
+  EXPECT_EQ(worker.model_path, "m.gguf");
+  EXPECT_EQ(worker.kv_type, "f32");
+  EXPECT_EQ(worker.listen, "0.0.0.0:1");
+  EXPECT_EQ(worker.agent_listen, "10.0.0.1:2");
+  EXPECT_EQ(worker.fleet_file, "f.yaml");
+  EXPECT_EQ(worker.name, "d1");
+  EXPECT_EQ(worker.served_model, "m");
+  EXPECT_EQ(worker.threads, 4u);
+  EXPECT_EQ(worker.kv_tokens, 4096u);
+  EXPECT_EQ(worker.sequences_max, 2u);
+  EXPECT_EQ(worker.request_timeout_s, 9u);
+  EXPECT_EQ(worker.lease_ms, 500u);
+  EXPECT_EQ(worker.die_with_parent, 7);
+  EXPECT_THAT(refused({"worker", "--model", "m.gguf"}), HasSubstr("--engine is required"));
+  EXPECT_THAT(refused({"worker", "--engine", "vllm", "--model", "m"}), HasSubstr("--engine"));
+  EXPECT_THAT(refused({"worker", "--engine", "openvino", "--model", "m", "--listen", "x"}),
+              HasSubstr("--listen"));
+}
+
+TEST(Options, RouterAndExplainTakeTheirOwn) {
+  const auto router =
+      parsed<RouterCommand>({"router", "--fleet", "f.yaml", "--listen", "127.0.0.1:0", "--queue", "3"});
+  EXPECT_EQ(router.fleet_file, "f.yaml");
+  EXPECT_EQ(router.queue_max, 3u);
+  EXPECT_EQ(router.listen.port, 0);
+  EXPECT_THAT(refused({"router"}), HasSubstr("--fleet is required"));
+  const auto explain =
+      parsed<ExplainCommand>({"kv", "explain", "a:b", "c:d", "--policy", "lossless", "--dim", "128"});
+  EXPECT_EQ(explain.source, "a:b");
+  EXPECT_EQ(explain.target, "c:d");
+  EXPECT_EQ(explain.exactness, kv::Exactness::kLossless);
+  EXPECT_EQ(explain.dim, 128u);
+  refused({"kv"});
+  refused({"kv", "explain", "a:b"});
+  refused({});
+  refused({"upp"});
+}
+
+TEST(Options, HelpHasExamplesEverywhereAndExitCodesAtTheTop) {
+  const std::vector<std::vector<std::string>> commands = {{"up"}, {"worker"}, {"router"}, {"kv", "explain"}};
+  for (std::vector<std::string> command : commands) {
+    command.push_back("--help");
+    const Parsed help = parse(command);
+    EXPECT_EQ(help.exit_code, kExitOk);
+    EXPECT_FALSE(help.command.has_value());
+    EXPECT_THAT(help.text, HasSubstr("Examples:\n  isthmus ")) << command.front();
+  }
+  const Parsed help = parse({"--help"});
+  EXPECT_THAT(help.text, AllOf(HasSubstr("Exit codes:"), HasSubstr("probe failed")));
+  EXPECT_THAT(parse({"--version"}).text, HasSubstr("isthmus 0."));
+}
+
+}  // namespace
+}  // namespace isthmus::cli

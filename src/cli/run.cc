@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// The commands, each from its values to its exit code.
+#include "cli/run.h"
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "base/metrics.h"
+#include "cli/explain.h"
+#include "cli/print.h"
+#include "cli/up.h"
+#include "cli/version.h"
+#include "router/shell/router.h"
+
+namespace isthmus::cli {
+namespace {
+
+int fail(std::string_view command, const Error& error, int exit_code) {
+  note_line(fmt::format("isthmus {}: {}", command, error.text()));
+  return exit_code;
+}
+
+void show_pair(const UpCommand& up, const net::Endpoint& router) {
+  note_line(
+      fmt::format("isthmus up: prompts are computed by {}, answers by {}; what changes on the way:\n"
+                  "  isthmus kv explain {} {} --model {}",
+                  up.prefill.text(), up.decode.text(), up.prefill.text(), up.decode.text(), up.model_path));
+  note_line(fmt::format(
+      "isthmus up: try\n  curl -N http://{}/v1/chat/completions -H 'Content-Type: application/json' "
+      "-d '{{\"stream\":true,\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}'",
+      router.text()));
+}
+
+int run_up(UpCommand command) {
+  log::configure(log::Level::kInfo, "router");
+  if (command.model_path.empty()) command.model_path = kDefaultModel;
+  net::Loop loop;
+  int exit_code = kExitOk;
+  UpSetup setup;
+  setup.command = command;
+  UpEvents events;
+  events.on_note = [](const std::string& text) { note_line("isthmus up: " + text); };
+  events.on_ready = [&](const net::Endpoint& router) {
+    show_pair(command, router);
+    print_line(fmt::format("ready http://{}", router.text()));
+  };
+  events.on_end = [&](int code) {
+    exit_code = code;
+    loop.stop();
+  };
+  const auto up = Up::start(loop, std::move(setup), std::move(events));
+  if (!up.ok()) return fail("up", up.error(), kExitCannotStart);
+  loop.on_signal([&](int) { (*up)->stop(); });
+  loop.run();
+  return exit_code;
+}
+
+int run_router(const RouterCommand& command) {
+  log::configure(log::Level::kInfo, "router");
+  auto fleet = fleet::load_fleet(command.fleet_file);
+  if (!fleet.ok()) return fail("router", fleet.error(), kExitCannotStart);
+  router::shell::RouterOptions options;
+  options.fleet = *std::move(fleet);
+  options.listen = command.listen;
+  options.health_interval = std::chrono::milliseconds(command.health_interval_ms);
+  options.core.queue_max = command.queue_max;
+  options.core.request_timeout = std::chrono::seconds(command.request_timeout_s);
+  net::Loop loop;
+  MetricsRegistry metrics;
+  const auto router = router::shell::Router::start(loop, std::move(options), metrics);
+  if (!router.ok()) return fail("router", router.error(), kExitCannotStart);
+  loop.on_signal([&](int) { loop.stop(); });
+  print_line(fmt::format("ready http://{}", (*router)->endpoint().text()));
+  loop.run();
+  return kExitOk;
+}
+
+int run_explain(const ExplainCommand& command) {
+  const auto explanation = explain(command);
+  if (!explanation.ok()) return fail("kv explain", explanation.error(), kExitCannotStart);
+  print(explanation->text);
+  return explanation->is_rejected ? kExitRejected : kExitOk;
+}
+
+}  // namespace
+
+int run_program(const std::vector<std::string>& arguments, const RunWorker& run_worker) {
+  const Parsed parsed = parse(arguments);
+  if (!parsed.command.has_value()) {
+    if (parsed.exit_code == kExitOk) {
+      print(parsed.text);
+    } else {
+      note_line(parsed.text);
+    }
+    return parsed.exit_code;
+  }
+  if (const auto* up = std::get_if<UpCommand>(&*parsed.command)) return run_up(*up);
+  if (const auto* router = std::get_if<RouterCommand>(&*parsed.command)) return run_router(*router);
+  if (const auto* worker = std::get_if<WorkerCommand>(&*parsed.command)) return run_worker(*worker);
+  return run_explain(std::get<ExplainCommand>(*parsed.command));
+}
+
+}  // namespace isthmus::cli

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// vLLM's convention for disaggregated requests, spliced into the client's own text.
+#include "router/shell/bodies.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "http/json.h"
+
+namespace isthmus::router::shell {
+namespace {
+
+constexpr std::string_view kTransferField = "kv_transfer_params";
+constexpr std::string_view kPrefillTransfer = R"({"do_remote_decode":true,"do_remote_prefill":false})";
+
+}  // namespace
+
+Result<Inbound> read_inbound(const JsonObjectText& request, const fleet::Fleet& fleet) {
+  Inbound inbound;
+  if (const auto model = request.as_string("model")) {
+    inbound.model = *model;
+  } else if (request.find("model") != nullptr) {
+    return Error{Code::kInvalidArgument, "'model' must be a string"};
+  } else if (fleet.models.size() == 1) {
+    inbound.model = fleet.models.front().name;
+  } else {
+    return Error{Code::kInvalidArgument, "'model' is missing and this fleet has more than one"};
+  }
+  if (fleet.find_model(inbound.model) == nullptr) {
+    std::string known;
+    for (const fleet::Model& model : fleet.models) known += (known.empty() ? "" : ", ") + model.name;
+    constexpr std::size_t kShownMax = 64;
+    return Error{Code::kNotFound,
+                 fmt::format("no model '{}'; there are {}", inbound.model.substr(0, kShownMax), known)};
+  }
+  // English text has about four bytes a token, and so has a printed list of token ids. Load needs no more.
+  constexpr std::size_t kBytesPerToken = 4;
+  const std::size_t prompt_bytes = request.raw("prompt").size() + request.raw("messages").size();
+  inbound.prompt_tokens = 1 + prompt_bytes / kBytesPerToken;
+  constexpr std::uint64_t kOutputDefault = 128;
+  constexpr std::uint64_t kOutputCounted = 4096;
+  const auto asked = request.as_uint("max_completion_tokens");
+  inbound.output_tokens =
+      std::min(asked.value_or(request.as_uint("max_tokens").value_or(kOutputDefault)), kOutputCounted);
+  return inbound;
+}
+
+std::string prefill_body(const JsonObjectText& request) {
+  std::vector<JsonEdit> edits = {{kTransferField, kPrefillTransfer},
+                                 {"stream", "false"},
+                                 {"stream_options", {}},
+                                 {"max_tokens", "1"},
+                                 {"min_tokens", {}},
+                                 {"min_completion_tokens", {}}};
+  if (request.find("max_completion_tokens") != nullptr) edits.push_back({"max_completion_tokens", "1"});
+  return edited(request, edits);
+}
+
+std::string decode_body(const JsonObjectText& request, const std::optional<std::string>& transfer) {
+  const std::vector<JsonEdit> edits = {{kTransferField, transfer}};
+  return edited(request, edits);
+}
+
+Result<std::optional<std::string>> transfer_of(std::string_view answer, fleet::OnFailure on_failure) {
+  ISTHMUS_TRY(const JsonObjectText object, JsonObjectText::scan(answer));
+  const std::string_view raw = object.raw(kTransferField);
+  if (raw.empty() || raw == "null") return std::optional<std::string>();
+  if (!raw.starts_with('{')) {
+    return Error{Code::kMalformed,
+                 fmt::format("'{}' in the prefill worker's answer isn't an object", kTransferField)};
+  }
+  ISTHMUS_TRY(const JsonObjectText transfer, JsonObjectText::scan(raw));
+  const std::string policy = fmt::format("\"{}\"", name(on_failure));
+  const std::vector<JsonEdit> edits = {{"isthmus_on_failure", policy}};
+  return std::optional<std::string>(edited(transfer, edits));
+}
+
+std::string message_of(std::string_view body) {
+  constexpr std::size_t kShownMax = 300;
+  std::string message(body.substr(0, kShownMax));
+  if (const auto parsed = json::parse(body); parsed.ok()) {
+    const json::Value* found = parsed->find("error.message");
+    if (found == nullptr) found = parsed->find("reason");
+    if (found != nullptr && found->as_string() != nullptr) message = found->as_string()->substr(0, kShownMax);
+  }
+  return message;
+}
+
+Error worker_error(const http::Response& answer, std::string_view worker) {
+  Error error{Code::kInternal,
+              fmt::format("worker {}: {} (status {})", worker, message_of(answer.body), answer.status)};
+  switch (answer.status) {
+    case 408:
+    case 504:
+      error.code = Code::kDeadlineExceeded;
+      return error;
+    case 409:
+      error.code = Code::kIncompatible;
+      return error;
+    case 429:
+      error.code = Code::kExhausted;
+      return error;
+    case 499:
+      error.code = Code::kAborted;
+      return error;
+    case 503:
+      error.code = Code::kUnavailable;
+      break;
+    default:
+      break;
+  }
+  const bool is_clients_fault = answer.status >= 400 && answer.status < 500;
+  if (is_clients_fault) {
+    error.code = Code::kInvalidArgument;
+    return error;
+  }
+  const auto parsed = json::parse(answer.body);
+  if (!parsed.ok()) return error;
+  const json::Value* code = parsed->find("error.code");
+  if (code == nullptr || code->as_string() == nullptr) return error;
+  const auto named = code_from_name(*code->as_string());
+  if (named.has_value() && *named != Code::kOk) error.code = *named;
+  return error;
+}
+
+}  // namespace isthmus::router::shell
