@@ -69,7 +69,8 @@ TEST(Digest, KnownValueAndHexRoundTrip) {
 
 TEST(Mac, KnownVectors) {
   // RFC 4231, test case 2.
-  const Mac mac = hmac_sha256(bytes_of(std::string_view("Jefe")), bytes_of(std::string_view("what do ya want for nothing?")));
+  const Mac mac = hmac_sha256(bytes_of(std::string_view("Jefe")),
+                              bytes_of(std::string_view("what do ya want for nothing?")));
   EXPECT_EQ(std::to_integer<int>(mac.at(0)), 0x5b);
   EXPECT_EQ(std::to_integer<int>(mac.at(31)), 0x43);
   EXPECT_EQ(sha256_hex(bytes_of(std::string_view("abc"))),

@@ -15,17 +15,28 @@
 
 namespace isthmus {
 
-static_assert(std::endian::native == std::endian::little, "every format here is little-endian, as is each host supported");
+static_assert(std::endian::native == std::endian::little,
+              "every format here is little-endian, as is each host supported");
 
-inline unsigned char* as_uchars(std::byte* bytes) { return reinterpret_cast<unsigned char*>(bytes); }
-inline const unsigned char* as_uchars(const std::byte* bytes) { return reinterpret_cast<const unsigned char*>(bytes); }
-inline char* as_chars(std::byte* bytes) { return reinterpret_cast<char*>(bytes); }
-inline const char* as_chars(const std::byte* bytes) { return reinterpret_cast<const char*>(bytes); }
+inline unsigned char* as_uchars(std::byte* bytes) {
+  return reinterpret_cast<unsigned char*>(bytes);
+}
+inline const unsigned char* as_uchars(const std::byte* bytes) {
+  return reinterpret_cast<const unsigned char*>(bytes);
+}
+inline char* as_chars(std::byte* bytes) {
+  return reinterpret_cast<char*>(bytes);
+}
+inline const char* as_chars(const std::byte* bytes) {
+  return reinterpret_cast<const char*>(bytes);
+}
 
 inline std::span<const std::byte> bytes_of(std::string_view text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }
-inline std::string_view text_of(std::span<const std::byte> bytes) { return {as_chars(bytes.data()), bytes.size()}; }
+inline std::string_view text_of(std::span<const std::byte> bytes) {
+  return {as_chars(bytes.data()), bytes.size()};
+}
 
 // The object's own bytes.
 template <typename T>
@@ -38,13 +49,15 @@ std::span<const std::byte> bytes_of(std::span<const T> values) {
 template <typename T>
   requires std::is_trivially_copyable_v<T>
 std::span<T> view_as(std::span<std::byte> bytes) {
-  ISTHMUS_CHECK(reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(T) == 0 && bytes.size() % sizeof(T) == 0);
+  ISTHMUS_CHECK(reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(T) == 0 &&
+                bytes.size() % sizeof(T) == 0);
   return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
 }
 template <typename T>
   requires std::is_trivially_copyable_v<T>
 std::span<const T> view_as(std::span<const std::byte> bytes) {
-  ISTHMUS_CHECK(reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(T) == 0 && bytes.size() % sizeof(T) == 0);
+  ISTHMUS_CHECK(reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(T) == 0 &&
+                bytes.size() % sizeof(T) == 0);
   return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
 }
 

@@ -6,8 +6,8 @@ namespace isthmus::detail {
 [[noreturn]] void check_failed(const char* expression, const char* file, int line);
 }  // namespace isthmus::detail
 
-#define ISTHMUS_CHECK(condition)                                                     \
-  do {                                                                               \
-    if (!(condition)) [[unlikely]]                                                   \
-      ::isthmus::detail::check_failed(#condition, __FILE__, __LINE__);               \
+#define ISTHMUS_CHECK(condition)                                       \
+  do {                                                                 \
+    if (!(condition)) [[unlikely]]                                     \
+      ::isthmus::detail::check_failed(#condition, __FILE__, __LINE__); \
   } while (false)

@@ -12,6 +12,9 @@ Instant now() {
   return {std::chrono::seconds(spec.tv_sec) + std::chrono::nanoseconds(spec.tv_nsec)};
 }
 
-std::int64_t unix_seconds() { return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+std::int64_t unix_seconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
 
 }  // namespace isthmus

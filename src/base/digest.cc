@@ -10,7 +10,9 @@
 namespace isthmus {
 namespace {
 
-Digest128 from_xxh(XXH128_hash_t hash) { return {hash.high64, hash.low64}; }
+Digest128 from_xxh(XXH128_hash_t hash) {
+  return {hash.high64, hash.low64};
+}
 
 std::optional<std::uint64_t> parse_hex64(std::string_view text) {
   std::uint64_t value = 0;
@@ -21,7 +23,9 @@ std::optional<std::uint64_t> parse_hex64(std::string_view text) {
 
 }  // namespace
 
-std::string Digest128::hex() const { return fmt::format("{:016x}{:016x}", high, low); }
+std::string Digest128::hex() const {
+  return fmt::format("{:016x}{:016x}", high, low);
+}
 
 std::optional<Digest128> Digest128::from_hex(std::string_view text) {
   if (text.size() != 32) return std::nullopt;
@@ -31,9 +35,15 @@ std::optional<Digest128> Digest128::from_hex(std::string_view text) {
   return Digest128{*high, *low};
 }
 
-Digest128 digest128(std::span<const std::byte> bytes) { return from_xxh(XXH3_128bits(bytes.data(), bytes.size())); }
-Digest128 digest128(std::string_view text) { return from_xxh(XXH3_128bits(text.data(), text.size())); }
-std::uint64_t digest64(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+Digest128 digest128(std::span<const std::byte> bytes) {
+  return from_xxh(XXH3_128bits(bytes.data(), bytes.size()));
+}
+Digest128 digest128(std::string_view text) {
+  return from_xxh(XXH3_128bits(text.data(), text.size()));
+}
+std::uint64_t digest64(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
 
 struct DigestStream::State {
   struct Free {
@@ -42,15 +52,21 @@ struct DigestStream::State {
   std::unique_ptr<XXH3_state_t, Free> xxh{XXH3_createState()};
 };
 
-DigestStream::DigestStream() : state_(std::make_unique<State>()) { reset(); }
+DigestStream::DigestStream() : state_(std::make_unique<State>()) {
+  reset();
+}
 DigestStream::~DigestStream() = default;
 DigestStream::DigestStream(DigestStream&&) noexcept = default;
 DigestStream& DigestStream::operator=(DigestStream&&) noexcept = default;
 
-void DigestStream::reset() { XXH3_128bits_reset(state_->xxh.get()); }
+void DigestStream::reset() {
+  XXH3_128bits_reset(state_->xxh.get());
+}
 void DigestStream::add(std::span<const std::byte> bytes) {
   XXH3_128bits_update(state_->xxh.get(), bytes.data(), bytes.size());
 }
-Digest128 DigestStream::finish() const { return from_xxh(XXH3_128bits_digest(state_->xxh.get())); }
+Digest128 DigestStream::finish() const {
+  return from_xxh(XXH3_128bits_digest(state_->xxh.get()));
+}
 
 }  // namespace isthmus

@@ -6,7 +6,9 @@
 
 namespace isthmus {
 
-std::string Id128::hex() const { return Digest128{high, low}.hex(); }
+std::string Id128::hex() const {
+  return Digest128{high, low}.hex();
+}
 
 std::optional<Id128> Id128::from_hex(std::string_view text) {
   const auto value = Digest128::from_hex(text);

@@ -27,5 +27,7 @@ struct Id128 {
 
 template <>
 struct std::hash<isthmus::Id128> {
-  std::size_t operator()(const isthmus::Id128& id) const noexcept { return id.high ^ (id.low * 0x9e3779b97f4a7c15ull); }
+  std::size_t operator()(const isthmus::Id128& id) const noexcept {
+    return id.high ^ (id.low * 0x9e3779b97f4a7c15ull);
+  }
 };

@@ -12,17 +12,22 @@ namespace {
 
 spdlog::level::level_enum to_spdlog(Level level) {
   switch (level) {
-    case Level::kDebug: return spdlog::level::debug;
-    case Level::kInfo: return spdlog::level::info;
-    case Level::kWarn: return spdlog::level::warn;
-    case Level::kError: return spdlog::level::err;
+    case Level::kDebug:
+      return spdlog::level::debug;
+    case Level::kInfo:
+      return spdlog::level::info;
+    case Level::kWarn:
+      return spdlog::level::warn;
+    case Level::kError:
+      return spdlog::level::err;
   }
   return spdlog::level::info;
 }
 
 spdlog::logger& logger() {
   static const auto instance = [] {
-    auto made = std::make_shared<spdlog::logger>("isthmus", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    auto made =
+        std::make_shared<spdlog::logger>("isthmus", std::make_shared<spdlog::sinks::stderr_sink_mt>());
     made->set_level(spdlog::level::info);
     made->flush_on(spdlog::level::info);
     return made;
@@ -37,7 +42,9 @@ void configure(Level lowest, std::string_view component) {
   logger().set_pattern(fmt::format("%Y-%m-%dT%H:%M:%S.%e level=%l at={} %v", component));
 }
 
-bool enabled(Level level) { return logger().should_log(to_spdlog(level)); }
+bool enabled(Level level) {
+  return logger().should_log(to_spdlog(level));
+}
 
 void write(Level level, std::string_view event, std::string_view fields) {
   logger().log(to_spdlog(level), "event=\"{}\" {}", event, fields);

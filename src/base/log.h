@@ -20,8 +20,8 @@ void write(Level level, std::string_view event, std::string_view fields);
 }  // namespace isthmus::log
 
 // ISTHMUS_LOG(kInfo, "handoff owned", "request={} bytes={}", id, n): to stderr, evaluated only when enabled.
-#define ISTHMUS_LOG(level, event, ...)                                                         \
-  do {                                                                                         \
-    if (::isthmus::log::enabled(::isthmus::log::Level::level))                                 \
-      ::isthmus::log::write(::isthmus::log::Level::level, event, ::fmt::format(__VA_ARGS__));  \
+#define ISTHMUS_LOG(level, event, ...)                                                        \
+  do {                                                                                        \
+    if (::isthmus::log::enabled(::isthmus::log::Level::level))                                \
+      ::isthmus::log::write(::isthmus::log::Level::level, event, ::fmt::format(__VA_ARGS__)); \
   } while (false)

@@ -68,7 +68,8 @@ Result<std::string> sha256_file(const std::string& path) {
   std::vector<char> buffer(std::size_t{1} << 20);
   while (file) {
     file.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
-    ISTHMUS_CHECK(EVP_DigestUpdate(context.get(), buffer.data(), static_cast<std::size_t>(file.gcount())) == 1);
+    ISTHMUS_CHECK(EVP_DigestUpdate(context.get(), buffer.data(), static_cast<std::size_t>(file.gcount())) ==
+                  1);
   }
   return finish_hex(context.get());
 }
@@ -85,7 +86,9 @@ Result<Key> load_key(const std::string& path) {
   std::string text;
   file >> text;
   Key key{};
-  const auto bad = [&] { return Error{Code::kInvalidArgument, fmt::format("key file {} isn't 64 hex digits", path)}; };
+  const auto bad = [&] {
+    return Error{Code::kInvalidArgument, fmt::format("key file {} isn't 64 hex digits", path)};
+  };
   if (text.size() != 2 * key.size()) return bad();
   for (std::size_t i = 0; i < key.size(); ++i) {
     unsigned value = 0;

@@ -37,7 +37,8 @@ Family& family_of(std::map<std::string, Family*>& families, const std::string& n
 MetricsRegistry::MetricsRegistry() : state_(std::make_unique<State>()) {}
 MetricsRegistry::~MetricsRegistry() = default;
 
-Counter MetricsRegistry::counter(const std::string& name, const std::string& help, const MetricLabels& labels) {
+Counter MetricsRegistry::counter(const std::string& name, const std::string& help,
+                                 const MetricLabels& labels) {
   const std::lock_guard lock(state_->mutex);
   auto& family = family_of(state_->counters, name, [&]() -> auto& {
     return prometheus::BuildCounter().Name(name).Help(help).Register(state_->registry);
@@ -68,13 +69,27 @@ Histogram MetricsRegistry::histogram(const std::string& name, const std::string&
   return handle;
 }
 
-std::string MetricsRegistry::render() const { return prometheus::TextSerializer().Serialize(state_->registry.Collect()); }
+std::string MetricsRegistry::render() const {
+  return prometheus::TextSerializer().Serialize(state_->registry.Collect());
+}
 
-void Counter::add(double amount) const { static_cast<prometheus::Counter*>(counter_)->Increment(amount); }
-double Counter::value() const { return static_cast<prometheus::Counter*>(counter_)->Value(); }
-void Gauge::set(double value) const { static_cast<prometheus::Gauge*>(gauge_)->Set(value); }
-void Gauge::add(double amount) const { static_cast<prometheus::Gauge*>(gauge_)->Increment(amount); }
-double Gauge::value() const { return static_cast<prometheus::Gauge*>(gauge_)->Value(); }
-void Histogram::observe(double value) const { static_cast<prometheus::Histogram*>(histogram_)->Observe(value); }
+void Counter::add(double amount) const {
+  static_cast<prometheus::Counter*>(counter_)->Increment(amount);
+}
+double Counter::value() const {
+  return static_cast<prometheus::Counter*>(counter_)->Value();
+}
+void Gauge::set(double value) const {
+  static_cast<prometheus::Gauge*>(gauge_)->Set(value);
+}
+void Gauge::add(double amount) const {
+  static_cast<prometheus::Gauge*>(gauge_)->Increment(amount);
+}
+double Gauge::value() const {
+  return static_cast<prometheus::Gauge*>(gauge_)->Value();
+}
+void Histogram::observe(double value) const {
+  static_cast<prometheus::Histogram*>(histogram_)->Observe(value);
+}
 
 }  // namespace isthmus

@@ -33,7 +33,9 @@ constexpr std::array<Row, kCodeCount> kRows{{
 
 }  // namespace
 
-std::string_view name(Code code) { return kRows.at(static_cast<std::size_t>(code)).name; }
+std::string_view name(Code code) {
+  return kRows.at(static_cast<std::size_t>(code)).name;
+}
 
 std::optional<Code> code_from_name(std::string_view text) {
   for (std::size_t i = 0; i < kRows.size(); ++i) {
@@ -42,9 +44,13 @@ std::optional<Code> code_from_name(std::string_view text) {
   return std::nullopt;
 }
 
-int http_status(Code code) { return kRows.at(static_cast<std::size_t>(code)).http; }
+int http_status(Code code) {
+  return kRows.at(static_cast<std::size_t>(code)).http;
+}
 
-std::string Error::text() const { return fmt::format("{}: {}", name(code), detail); }
+std::string Error::text() const {
+  return fmt::format("{}: {}", name(code), detail);
+}
 
 Status Status::with_context(std::string_view where) && {
   if (error_) error_->detail = fmt::format("{}: {}", where, error_->detail);

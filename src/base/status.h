@@ -15,13 +15,13 @@ namespace isthmus {
 // Numbers are fixed in spec/errors.md; they cross the wire and the C ABI.
 enum class Code : std::uint8_t {
   kOk = 0,
-  kInvalidArgument = 1,   // The request itself is wrong: fix it, never retry.
-  kMalformed = 2,         // Bytes break the format: drop the peer's message, count it.
-  kIncompatible = 3,      // Valid, but version, geometry or format isn't ours: choose another peer or recompute.
-  kNotFound = 4,          // State is absent or evicted: recompute prefill.
-  kExhausted = 5,         // Quota, memory or queue full: back off, shed.
-  kUnavailable = 6,       // Peer or link down, not started: retry elsewhere.
-  kAborted = 7,           // Handoff lost a race or its lease: restart the handoff.
+  kInvalidArgument = 1,  // The request itself is wrong: fix it, never retry.
+  kMalformed = 2,        // Bytes break the format: drop the peer's message, count it.
+  kIncompatible = 3,  // Valid, but version, geometry or format isn't ours: choose another peer or recompute.
+  kNotFound = 4,      // State is absent or evicted: recompute prefill.
+  kExhausted = 5,     // Quota, memory or queue full: back off, shed.
+  kUnavailable = 6,   // Peer or link down, not started: retry elsewhere.
+  kAborted = 7,       // Handoff lost a race or its lease: restart the handoff.
   kDeadlineExceeded = 8,  // Outcome unknown: treat as maybe done, retry idempotently.
   kCancelled = 9,         // Someone asked: stop and release.
   kCorrupt = 10,          // Checksum failed: quarantine the copy, fetch again, alert.
@@ -49,7 +49,9 @@ struct [[nodiscard]] Error {
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(Error error) : error_(std::move(error)) { ISTHMUS_CHECK(error_->code != Code::kOk); }  // NOLINT(*-explicit-*)
+  Status(Error error) : error_(std::move(error)) {
+    ISTHMUS_CHECK(error_->code != Code::kOk);
+  }  // NOLINT(*-explicit-*)
 
   bool ok() const { return !error_.has_value(); }
   explicit operator bool() const { return ok(); }
@@ -65,14 +67,16 @@ class [[nodiscard]] Status {
   std::optional<Error> error_;
 };
 
-inline Status ok_status() { return {}; }
+inline Status ok_status() {
+  return {};
+}
 
 // A value, or an Error. Reading the value of a failure is a programmer error and stops the process.
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}           // NOLINT(*-explicit-*)
-  Result(Error error) : error_(std::move(error)) {        // NOLINT(*-explicit-*)
+  Result(T value) : value_(std::move(value)) {}     // NOLINT(*-explicit-*)
+  Result(Error error) : error_(std::move(error)) {  // NOLINT(*-explicit-*)
     ISTHMUS_CHECK(error_.code != Code::kOk);
   }
   Result(const Status& status) : error_(status.error()) {}  // NOLINT(*-explicit-*) status must have failed
@@ -110,7 +114,9 @@ class [[nodiscard]] Result {
 };
 
 namespace detail {
-inline Error error_of(const Status& status) { return status.error(); }
+inline Error error_of(const Status& status) {
+  return status.error();
+}
 template <typename T>
 Error error_of(const Result<T>& result) {
   return result.error();
@@ -121,13 +127,13 @@ Error error_of(const Result<T>& result) {
 // `ISTHMUS_TRY(auto x, expr)` also binds the value.
 #define ISTHMUS_TRY_NAME2(line) isthmus_try_##line
 #define ISTHMUS_TRY_NAME(line) ISTHMUS_TRY_NAME2(line)
-#define ISTHMUS_TRY_STATUS(expr)                                              \
-  do {                                                                        \
-    auto&& isthmus_try_status = (expr);                                       \
+#define ISTHMUS_TRY_STATUS(expr)                                                          \
+  do {                                                                                    \
+    auto&& isthmus_try_status = (expr);                                                   \
     if (!isthmus_try_status.ok()) return ::isthmus::detail::error_of(isthmus_try_status); \
   } while (false)
-#define ISTHMUS_TRY_VALUE(decl, expr)                                                          \
-  auto&& ISTHMUS_TRY_NAME(__LINE__) = (expr);                                                  \
+#define ISTHMUS_TRY_VALUE(decl, expr)                                                                   \
+  auto&& ISTHMUS_TRY_NAME(__LINE__) = (expr);                                                           \
   if (!ISTHMUS_TRY_NAME(__LINE__).ok()) return ::isthmus::detail::error_of(ISTHMUS_TRY_NAME(__LINE__)); \
   decl = *std::move(ISTHMUS_TRY_NAME(__LINE__))
 #define ISTHMUS_TRY_PICK(_1, _2, name, ...) name

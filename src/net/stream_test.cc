@@ -157,7 +157,8 @@ TEST(Connect, RefusedIsUnavailableAndNamesThePeer) {
   EXPECT_NE(error->detail.find(gone.text()), std::string::npos);
 }
 
-// A listener that never accepts and whose queue is full: the kernel drops further SYNs, as a silent host would.
+// A listener that never accepts and whose queue is full: the kernel drops further SYNs, as a silent host
+// would.
 class SilentListener {
  public:
   SilentListener() : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

@@ -21,8 +21,8 @@ void Scheduler::remove(RequestId request) {
   std::erase_if(running_, [&](const Running& running) { return running.request == request; });
 }
 
-// End of the next prefill chunk of `running` within `budget`: a multiple of the cut where possible, and never one
-// that leaves a chunk of a single token (engines promise equal bits only for chunks of two and more).
+// End of the next prefill chunk of `running` within `budget`: a multiple of the cut where possible, and never
+// one that leaves a chunk of a single token (engines promise equal bits only for chunks of two and more).
 std::uint64_t Scheduler::cut(const Running& running, std::uint64_t budget) const {
   const std::uint64_t reach = std::min(running.prompt, running.computed + budget);
   std::uint64_t end = reach;
@@ -30,7 +30,8 @@ std::uint64_t Scheduler::cut(const Running& running, std::uint64_t budget) const
     const std::uint64_t aligned = reach - reach % limits_.prefill_cut_tokens;
     if (aligned > running.computed) end = aligned;
   }
-  end = std::min(end, running.computed - running.computed % limits_.prefill_cut_tokens + limits_.prefill_cut_tokens);
+  end = std::min(
+      end, running.computed - running.computed % limits_.prefill_cut_tokens + limits_.prefill_cut_tokens);
   if (running.prompt - end == 1) end = budget > end - running.computed ? running.prompt : end - 1;
   return std::max(end, running.computed);
 }

@@ -13,8 +13,8 @@ namespace isthmus::scheduler {
 using RequestId = std::uint64_t;
 
 struct Limits {
-  std::uint32_t step_tokens_max = 512;     // Tokens of one forward.
-  std::uint32_t sequences_max = 8;         // Running at once; one token of the budget is kept for each.
+  std::uint32_t step_tokens_max = 512;  // Tokens of one forward.
+  std::uint32_t sequences_max = 8;      // Running at once; one token of the budget is kept for each.
   // Prefill is cut at multiples of this position, the tile of the wire form: each step publishes whole tiles.
   std::uint32_t prefill_cut_tokens = 256;
 };
@@ -24,12 +24,13 @@ struct Item {
   RequestId request = 0;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
-  bool completes_prompt = false;   // Its last logits row is the first that is sampled from.
+  bool completes_prompt = false;  // Its last logits row is the first that is sampled from.
   bool is_decode = false;
 };
 
-// Requests are served in the order of their arrival; decodes go first, so that a long prefill costs each of them at
-// most one step of step_tokens_max. Prefill gets what is left of the budget, so it isn't starved either.
+// Requests are served in the order of their arrival; decodes go first, so that a long prefill costs each of
+// them at most one step of step_tokens_max. Prefill gets what is left of the budget, so it isn't starved
+// either.
 class Scheduler {
  public:
   explicit Scheduler(const Limits& limits) : limits_(limits) {}
@@ -37,7 +38,7 @@ class Scheduler {
   // A request with `prompt` tokens of which `computed` have state already (all of them: it decodes next).
   // exhausted if sequences_max run.
   Status add(RequestId request, std::uint64_t prompt, std::uint64_t computed);
-  void remove(RequestId request);   // Any time; unknown ids are ignored.
+  void remove(RequestId request);  // Any time; unknown ids are ignored.
   std::size_t size() const { return running_.size(); }
 
   // What runs next; empty if nothing can. Calling it changes nothing.

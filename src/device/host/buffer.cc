@@ -25,7 +25,7 @@ Result<HostBuffer> HostBuffer::allocate(std::size_t bytes) {
   if (memory == MAP_FAILED) {
     return Error{Code::kExhausted, fmt::format("{} bytes of host memory: {}", bytes, std::strerror(errno))};
   }
-  madvise(memory, bytes, MADV_HUGEPAGE);   // Advice: a kernel without huge pages serves small ones.
+  madvise(memory, bytes, MADV_HUGEPAGE);  // Advice: a kernel without huge pages serves small ones.
   return HostBuffer({static_cast<std::byte*>(memory), bytes});
 }
 

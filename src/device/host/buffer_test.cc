@@ -15,11 +15,12 @@ TEST(HostBuffer, IsZeroedAndWritableAndMoves) {
   ASSERT_TRUE(made.ok());
   HostBuffer buffer = *std::move(made);
   ASSERT_EQ(buffer.bytes().size(), std::size_t{3} << 20);
-  EXPECT_TRUE(std::all_of(buffer.bytes().begin(), buffer.bytes().end(), [](std::byte b) { return b == std::byte{0}; }));
+  EXPECT_TRUE(std::all_of(buffer.bytes().begin(), buffer.bytes().end(),
+                          [](std::byte b) { return b == std::byte{0}; }));
   buffer.bytes().back() = std::byte{7};
   const HostBuffer other = std::move(buffer);
   EXPECT_EQ(other.bytes().back(), std::byte{7});
-  EXPECT_TRUE(buffer.bytes().empty());   // NOLINT(bugprone-use-after-move) the moved-from state is promised
+  EXPECT_TRUE(buffer.bytes().empty());  // NOLINT(bugprone-use-after-move) the moved-from state is promised
 }
 
 TEST(HostBuffer, AnImpossibleSizeIsATypedError) {

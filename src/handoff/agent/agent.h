@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// The agent beside an engine: offers its states to consumers, fetches states from producers. Sessions,
+// channels and memory movement around the pure cores.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/id.h"
+#include "base/mac.h"
+#include "base/metrics.h"
+#include "base/status.h"
+#include "base/time.h"
+#include "engine/api/engine.h"
+#include "handoff/core/ledger.h"
+#include "handoff/core/protocol.h"
+#include "kv/binding.h"
+#include "kv/descriptor.h"
+#include "kv/negotiate.h"
+#include "net/loop.h"
+#include "transport/api/transport.h"
+
+namespace isthmus::handoff {
+
+struct AgentOptions {
+  std::string name;  // Unique in the fleet.
+  Key fleet_key{};
+  std::string listen = "127.0.0.1:0";  // Where consumers reach us.
+  kv::Policy policy;
+  Timings timings;
+  Limits limits;
+  Capacity capacity;
+  std::uint32_t staging_slots = 8;  // Per handoff: chunks under way while others are placed.
+};
+
+// How a handoff ended, for logs, metrics and the worker's next step.
+struct Ending {
+  TerminalKind kind = TerminalKind::kFailed;
+  Error error;              // Not read for kOwned, kDone and kFinished.
+  std::uint64_t bytes = 0;  // Of chunk bodies that moved.
+  std::string wire;         // kv::WireForm::text(); "" if no plan was made.
+  std::uint32_t chunks = 0;
+};
+
+struct Offer {
+  std::uint64_t prompt_tokens = 0;  // The state will cover [0, prompt_tokens).
+  Amount pinned;                    // What it pins here until it is released.
+  Instant deadline;                 // Of the request.
+};
+
+struct Offered {
+  Id128 reservation;
+  std::string ticket;
+};
+
+// What a consumer's fetch reports and asks for; loop's thread. After owned() or ended() nothing follows.
+struct FetchEvents {
+  // Open a destination for the state; answer with its memory for `range`, from the loop's thread.
+  std::function<void(kv::TokenRange range, std::function<void(Result<kv::Binding>)> done)> reserve;
+  // The destination won't be used and nothing writes it any more: free it. Only after reserve(); never with
+  // owned().
+  std::function<void()> release;
+  // The grant of the destination (kActive) is the receiver's to release.
+  std::function<void(const SealInfo&, GrantId destination, const Ending&)> owned;
+  // Also for kFinished, whose SealInfo carries the tokens; null otherwise.
+  std::function<void(const SealInfo* seal, const Ending&)> ended;
+};
+
+struct Fetch {
+  std::string ticket;
+  std::vector<std::string> endpoints;   // Of the producer's agent; tried in order.
+  std::vector<engine::TokenId> prompt;  // Its chain digest must be the producer's.
+  Amount destination;                   // KV memory that the sequence will take here, answer included.
+  Instant deadline;
+};
+
+using FetchId = std::uint64_t;
+
+class Agent {
+ public:
+  virtual ~Agent() = default;  // Revokes every channel first.
+
+  virtual std::string endpoint() const = 0;
+  virtual Id128 incarnation() const = 0;
+  virtual const Ledger& ledger() const = 0;
+  // Memory of sequences that didn't come by a handoff: kActive until free_memory(). exhausted as
+  // Ledger::grant().
+  virtual Result<GrantId> take_memory(Amount amount, Instant expected_end) = 0;
+  // Gives a grant back, an owned destination's too, and lets handoffs go on that wait for room. 0 is nothing.
+  virtual void free_memory(GrantId grant) = 0;
+
+  // Producer. `ended`: once, when the pins may go: nothing reads the exported memory any more.
+  virtual Result<Offered> offer(const Offer& offer, std::function<void(const Ending&)> ended) = 0;
+  // State of `range` is final and readable; ranges come in order, without gaps, in whole tiles but for the
+  // last.
+  virtual void publish(Id128 reservation, kv::TokenRange range,
+                       std::shared_ptr<const engine::ExportedKv> memory) = 0;
+  // All is published. tokens, token_digest, first_tokens and finish of `seal` are the caller's; the tile root
+  // is filled here.
+  virtual void seal(Id128 reservation, SealInfo seal) = 0;
+  virtual void fail(Id128 reservation, const Error& why) = 0;
+  virtual void withdraw(Id128 reservation, const std::string& why) = 0;
+
+  // Consumer. invalid_argument if the ticket can't be read; exhausted at a limit.
+  virtual Result<FetchId> fetch(Fetch fetch, FetchEvents events) = 0;
+  // ended() still comes, with kCancelled, once the destination is quiet.
+  virtual void cancel(FetchId fetch) = 0;
+};
+
+// The descriptor must validate. Errors: invalid_argument, unavailable (can't listen).
+Result<std::unique_ptr<Agent>> make_agent(net::Loop& loop, transport::Transport& transport,
+                                          const kv::Descriptor& descriptor, AgentOptions options,
+                                          MetricsRegistry& metrics);
+
+}  // namespace isthmus::handoff

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+// The shell's consumer side: fetches, staging, placing, verifying.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/digest.h"
+#include "base/log.h"
+#include "handoff/agent/shell.h"
+#include "wire/ticket.h"
+
+namespace isthmus::handoff {
+
+Result<FetchId> Shell::fetch(Fetch fetch, FetchEvents events) {
+  if (fetch.endpoints.empty())
+    return Error{Code::kInvalidArgument, "a ticket needs the endpoints of its producer"};
+  if (fetches_.size() >= options_.limits.handoffs_max) {
+    return Error{Code::kExhausted, fmt::format("{} fetches are under way", fetches_.size())};
+  }
+  ISTHMUS_TRY(const wire::SignedTicket ticket, wire::parse_ticket(fetch.ticket));
+  auto incoming = std::make_shared<Incoming>();
+  incoming->id = next_fetch_++;
+  incoming->fetch = std::move(fetch);
+  incoming->events = std::move(events);
+  incoming->producer = ticket.ticket.producer;
+  incoming->begun_at = now();
+  fetches_[incoming->id] = incoming;
+  poster_.post([this, incoming] { dial(incoming); });
+  return incoming->id;
+}
+
+void Shell::cancel(FetchId fetch) {
+  const auto at = fetches_.find(fetch);
+  if (at == fetches_.end()) return;
+  const std::shared_ptr<Incoming> incoming = at->second;
+  if (incoming->is_begun) {
+    consume([&](ConsumerActions& out) {
+      consumer_.cancel(incoming->handoff, {Code::kCancelled, "the request is no longer wanted"}, now(), out);
+    });
+    return;
+  }
+  incoming->is_cancelled = true;
+  poster_.post(
+      [this, incoming] { end_unbegun(incoming, {Code::kCancelled, "the request is no longer wanted"}); });
+}
+
+void Shell::free_memory(GrantId grant) {
+  if (grant == 0) return;
+  ledger_.release(grant);
+  consume([&](ConsumerActions& out) { consumer_.memory_freed(out); });
+}
+
+void Shell::dial(const std::shared_ptr<Incoming>& incoming) {
+  if (incoming->is_cancelled || incoming->is_ended) return;
+  const std::string& endpoint = incoming->fetch.endpoints.at(incoming->next_endpoint++);
+  links_->connect(endpoint, incoming->producer, [this, incoming, endpoint](const Result<SessionId>& session) {
+    if (incoming->is_cancelled || incoming->is_ended) return;
+    if (session.ok()) return begin(incoming, *session);
+    if (incoming->next_endpoint < incoming->fetch.endpoints.size()) return dial(incoming);
+    end_unbegun(incoming, {session.code(), fmt::format("producer {} at {}: {}", incoming->producer, endpoint,
+                                                       session.error().detail)});
+  });
+}
+
+void Shell::begin(const std::shared_ptr<Incoming>& incoming, SessionId session) {
+  kv::TokenChain chain;
+  for (const engine::TokenId token : incoming->fetch.prompt) chain.append(token);
+  Begin begin{.session = session,
+              .ticket = incoming->fetch.ticket,
+              .target = descriptor_digest_,
+              .wanted = {0, incoming->fetch.prompt.size()},
+              .token_digest = chain.digest(),
+              .policy = options_.policy,
+              .deadline = incoming->fetch.deadline,
+              .destination = incoming->fetch.destination,
+              .tag = incoming->id};
+  Result<wire::HandoffId> handoff = Error{Code::kInternal, "not asked"};
+  consume([&](ConsumerActions& out) {
+    handoff = consumer_.begin(std::move(begin), now(), out);
+    if (!handoff.ok()) return;
+    incoming->handoff = *handoff;
+    incoming->is_begun = true;
+    by_handoff_[*handoff] = incoming->id;
+  });
+  if (!handoff.ok()) end_unbegun(incoming, handoff.error());
+}
+
+void Shell::end_unbegun(const std::shared_ptr<Incoming>& incoming, const Error& why) {
+  if (incoming->is_ended || incoming->is_begun) return;
+  incoming->is_ended = true;
+  fetches_.erase(incoming->id);
+  const TerminalKind kind = terminal_kind(why.code);
+  count_end("consumer", kind);
+  incoming->events.ended(nullptr, ending_of(*incoming, kind, why));
+}
+
+std::shared_ptr<Shell::Incoming> Shell::find(const wire::HandoffId& handoff) const {
+  const auto at = by_handoff_.find(handoff);
+  if (at == by_handoff_.end()) return nullptr;
+  const auto fetch = fetches_.find(at->second);
+  return fetch == fetches_.end() ? nullptr : fetch->second;
+}
+
+Ending Shell::ending_of(const Incoming& incoming, TerminalKind kind, const Status& why) const {
+  Ending ending{.kind = kind, .bytes = incoming.bytes};
+  if (!why.ok()) ending.error = why.error();
+  if (incoming.plan) {
+    ending.wire = incoming.plan->wire().text();
+    ending.chunks = static_cast<std::uint32_t>(incoming.plan->chunks().size());
+  }
+  return ending;
+}
+
+void Shell::carry_out(ConsumerAction& action) {
+  std::visit(
+      [this](auto& one) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(one)>, MakePlan>) {
+          make_plan(one, false);
+        } else {
+          act(one);
+        }
+      },
+      action);
+}
+
+Status Shell::keep_incoming(const MakePlan& action, const std::shared_ptr<const transform::Plan>& plan) {
+  const auto incoming = find(action.handoff);
+  if (!incoming) return Error{Code::kAborted, "the fetch is over"};
+  ISTHMUS_TRY(transform::Placer placer, transform::Placer::make(plan, descriptor_));
+  incoming->plan = plan;
+  incoming->placer = std::make_unique<transform::Placer>(std::move(placer));
+  incoming->tiles.assign(plan->chunks().size(), {});
+  incoming->stored.assign(plan->chunks().size(), {});
+  incoming->planned_at = now();
+  count_stage("open", incoming->planned_at - incoming->begun_at);
+  return ok_status();
+}
+
+void Shell::act(const ReserveCapacity& action) {
+  const auto incoming = find(action.handoff);
+  if (!incoming) return;
+  const auto refuse = [&](const Error& why) {
+    consume([&](ConsumerActions& out) {
+      consumer_.capacity_refused(action.handoff, action.attempt, why, now(), out);
+    });
+  };
+  Result<device::HostBuffer> staging = device::HostBuffer::allocate(action.slots * action.slot_bytes);
+  if (!staging.ok()) return refuse(staging.error());
+  incoming->staging = *std::move(staging);
+  incoming->slot_bytes = action.slot_bytes;
+  incoming->slots.assign(action.slots, {});
+  incoming->wants_destination = true;
+  incoming->events.reserve({0, incoming->fetch.prompt.size()},
+                           [this, incoming, attempt = action.attempt](Result<kv::Binding> binding) {
+                             destination_ready(incoming, attempt, std::move(binding));
+                           });
+}
+
+void Shell::destination_ready(const std::shared_ptr<Incoming>& incoming, std::uint32_t attempt,
+                              Result<kv::Binding> binding) {
+  if (is_closing_) return;
+  if (!binding.ok()) {
+    incoming->wants_destination = false;
+    consume([&](ConsumerActions& out) {
+      consumer_.capacity_refused(incoming->handoff, attempt, binding.error(), now(), out);
+    });
+    return forget_if_over(*incoming);
+  }
+  incoming->has_destination = true;
+  if (!incoming->wants_destination) {  // ReleaseDestination came first.
+    incoming->has_destination = false;
+    incoming->events.release();
+    return forget_if_over(*incoming);
+  }
+  incoming->destination = *std::move(binding);
+  incoming->ready_at = now();
+  count_stage("reserve", incoming->ready_at - incoming->planned_at);
+  consume([&](ConsumerActions& out) { consumer_.capacity_ready(incoming->handoff, attempt, now(), out); });
+}
+
+Result<std::span<std::byte>> Shell::judge(ChannelId channel, const transport::Incoming& message) {
+  ISTHMUS_TRY(wire::ChunkHeader header, wire::decode_chunk_header(message.immediate));
+  ISTHMUS_TRY(const Judgement judgement, consumer_.judge(channel, header, message.bytes, now()));
+  const auto incoming = judgement.place ? find(judgement.handoff) : nullptr;
+  if (!incoming) {
+    std::vector<std::byte>& dropped = discarded_[channel];
+    dropped.resize(message.bytes);
+    return std::span(dropped);
+  }
+  incoming->slots.at(judgement.slot).header = std::move(header);
+  return incoming->staging.bytes().subspan(judgement.slot * incoming->slot_bytes, judgement.bytes);
+}
+
+void Shell::act(const PlaceChunk& action) {
+  const auto incoming = find(action.handoff);
+  ISTHMUS_CHECK(incoming != nullptr);
+  struct Placing {
+    wire::ChunkHeader header;
+    std::vector<Digest128> stored;
+    Status status;
+  };
+  auto placing = std::make_shared<Placing>();
+  placing->header = std::move(incoming->slots.at(action.slot).header);
+  const transform::Chunk& chunk = incoming->plan->chunks().at(action.index);
+  placing->stored.resize(incoming->placer->stored_count(chunk));
+  const std::span<const std::byte> body =
+      incoming->staging.bytes().subspan(action.slot * incoming->slot_bytes, chunk.body_bytes);
+  mover_->run(
+      [incoming, placing, body, &chunk] {
+        if (digest64(body) != placing->header.body_checksum) {
+          placing->status =
+              Error{Code::kCorrupt, fmt::format("chunk {}: body checksum differs", chunk.index)};
+          return;
+        }
+        placing->status = incoming->placer->place(chunk, body, placing->header.tiles, incoming->destination,
+                                                  placing->stored);
+      },
+      [this, incoming, placing, action, bytes = chunk.body_bytes] {
+        if (is_closing_) return;
+        if (placing->status.ok()) {
+          incoming->tiles.at(action.index) = std::move(placing->header.tiles);
+          incoming->stored.at(action.index) = std::move(placing->stored);
+          incoming->bytes += bytes;
+          metrics_.counter("isthmus_handoff_bytes_total", "Chunk bodies moved", {{"side", "consumer"}})
+              .add(static_cast<double>(bytes));
+        }
+        consume([&](ConsumerActions& out) { consumer_.chunk_placed(action, placing->status, now(), out); });
+      });
+}
+
+void Shell::act(const Verify& action) {
+  const auto incoming = find(action.handoff);
+  ISTHMUS_CHECK(incoming != nullptr);
+  incoming->verifying_at = now();
+  count_stage("receive", incoming->verifying_at - incoming->ready_at);
+  auto status = std::make_shared<Status>();
+  mover_->run(
+      [incoming, status, root = action.seal.tile_root] {
+        transform::TileRoot sum;
+        for (const transform::Chunk& chunk : incoming->plan->chunks()) {
+          const auto& tiles = incoming->tiles[chunk.index];
+          for (std::size_t i = 0; i < tiles.size(); ++i)
+            sum.add(incoming->plan->tile_key(chunk, i), tiles[i]);
+        }
+        if (sum.root() != root) {
+          *status = Error{Code::kCorrupt, "the tiles received aren't those that the producer sealed"};
+          return;
+        }
+        for (const transform::Chunk& chunk : incoming->plan->chunks()) {
+          *status = incoming->placer->verify(chunk, incoming->destination, incoming->tiles[chunk.index],
+                                             incoming->stored[chunk.index]);
+          if (!status->ok()) return;
+        }
+      },
+      [this, incoming, status, action] {
+        if (is_closing_) return;
+        count_stage("verify", now() - incoming->verifying_at);
+        consume([&](ConsumerActions& out) {
+          consumer_.verified(action.handoff, action.attempt, *status, now(), out);
+        });
+      });
+}
+
+void Shell::act(const VoidChunks& action) {
+  const auto incoming = find(action.handoff);
+  if (!incoming || !incoming->plan) return;
+  incoming->tiles.assign(incoming->plan->chunks().size(), {});
+  incoming->stored.assign(incoming->plan->chunks().size(), {});
+}
+
+void Shell::act(Own& action) {
+  const auto incoming = find(action.handoff);
+  ISTHMUS_CHECK(incoming != nullptr);
+  incoming->is_owned = true;
+  count_stage("total", now() - incoming->begun_at);
+  incoming->events.owned(action.seal, action.destination,
+                         ending_of(*incoming, TerminalKind::kOwned, ok_status()));
+}
+
+void Shell::act(const ReleaseStaging& action) {
+  const auto incoming = find(action.handoff);
+  if (incoming) incoming->staging = {};
+}
+
+void Shell::act(const ReleaseDestination& action) {
+  const auto incoming = find(action.handoff);
+  if (!incoming) return;
+  incoming->wants_destination = false;
+  if (!std::exchange(incoming->has_destination, false)) return;  // destination_ready() will give it back.
+  incoming->events.release();
+  forget_if_over(*incoming);
+}
+
+void Shell::act(const ConsumerHandoffEnded& action) {
+  const auto incoming = find(action.handoff);
+  if (!incoming || incoming->is_ended) return;
+  incoming->is_ended = true;
+  count_end("consumer", action.kind);
+  const Ending ending = ending_of(*incoming, action.kind, action.why);
+  ISTHMUS_LOG(kInfo, "handoff ended", "side=consumer handoff={} outcome={} bytes={} chunks={} ms={:.1f}{}",
+              action.handoff.text(), name(action.kind), ending.bytes, ending.chunks,
+              std::chrono::duration<double, std::milli>(now() - incoming->begun_at).count(),
+              action.why.ok() ? "" : fmt::format(" why=\"{}\"", action.why.error().text()));
+  if (action.destination == Destination::kQuarantined) {
+    metrics_.counter("isthmus_handoff_quarantined_total", "Destinations lost to a placement that never ended")
+        .add();
+  }
+  forget_if_over(*incoming);
+  if (action.kind == TerminalKind::kOwned) return;  // Told by Own.
+  incoming->events.ended(action.seal ? &*action.seal : nullptr, ending);
+}
+
+// A destination that is still out keeps its fetch, so that it can be given back.
+void Shell::forget_if_over(const Incoming& incoming) {
+  if (!incoming.is_ended) return;
+  if (!incoming.is_owned && (incoming.has_destination || incoming.wants_destination)) return;
+  const FetchId id = incoming.id;
+  by_handoff_.erase(incoming.handoff);
+  fetches_.erase(id);
+}
+
+}  // namespace isthmus::handoff

@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+// The life of sessions and channels.
+#include "handoff/agent/links.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "base/rng.h"
+
+namespace isthmus::handoff {
+
+Links::Links(net::Loop& loop, transport::Transport& transport, LinkOptions options, LinkEvents events)
+    : loop_(loop),
+      poster_(loop),
+      transport_(transport),
+      options_(std::move(options)),
+      events_(std::move(events)) {}
+
+Links::~Links() {
+  for (auto& [id, unbound] : unbound_) unbound.channel->revoke();
+  for (auto& [id, link] : links_) {
+    for (auto& [number, channel] : link->data) channel->revoke();
+    for (auto& [number, channel] : link->binding) channel->revoke();
+    if (link->control) link->control->revoke();
+  }
+}
+
+Status Links::listen(const std::string& endpoint) {
+  auto made = transport_.listen(
+      endpoint, [this](std::unique_ptr<transport::Channel> channel) { accept(std::move(channel)); });
+  if (!made.ok()) return made.error();
+  acceptor_ = *std::move(made);
+  return ok_status();
+}
+
+// A channel's callbacks may be running: it is silenced at once and destroyed from the loop.
+void Links::bury(std::unique_ptr<transport::Channel> channel) {
+  if (!channel) return;
+  channel->revoke();
+  loop_.post([keep = std::shared_ptr<transport::Channel>(std::move(channel))] {});
+}
+
+Links::Link* Links::find(SessionId id) {
+  const auto at = links_.find(id);
+  return at == links_.end() ? nullptr : at->second.get();
+}
+
+// --- Accepting.
+
+void Links::accept(std::unique_ptr<transport::Channel> channel) {
+  if (links_.size() + unbound_.size() >= options_.sessions_max) {
+    if (on_refused) on_refused({Code::kExhausted, "too many sessions"});
+    return bury(std::move(channel));
+  }
+  const std::uint64_t id = next_id_++;
+  Unbound& unbound = unbound_[id];
+  unbound.channel = std::move(channel);
+  unbound.deadline = loop_.after(options_.handshake_max, [this, id] {
+    bury(std::move(unbound_.at(id).channel));
+    unbound_.erase(id);
+  });
+  transport::ChannelEvents events;
+  events.on_control = [this, id](std::vector<std::byte> frame) { first_frame(id, frame); };
+  events.on_incoming = [](const transport::Incoming&) -> Result<std::span<std::byte>> {
+    return Error{Code::kUnavailable, "data before DATA_HELLO"};
+  };
+  events.on_closed = [this, id](const Status&) {
+    const auto at = unbound_.find(id);
+    if (at == unbound_.end()) return;
+    bury(std::move(at->second.channel));
+    unbound_.erase(at);
+  };
+  unbound.channel->set_events(std::move(events));
+}
+
+void Links::first_frame(std::uint64_t unbound, const std::vector<std::byte>& bytes) {
+  const auto at = unbound_.find(unbound);
+  if (at == unbound_.end()) return;
+  std::unique_ptr<transport::Channel> channel = std::move(at->second.channel);
+  unbound_.erase(at);
+  const Result<wire::Frame> frame = wire::decode(bytes);
+  if (frame.ok() && std::holds_alternative<wire::Hello>(*frame))
+    return accept_session(std::move(channel), bytes);
+  if (frame.ok() && std::holds_alternative<wire::DataHello>(*frame)) {
+    return accept_data(std::move(channel), std::get<wire::DataHello>(*frame));
+  }
+  if (on_refused)
+    on_refused(frame.ok() ? Error{Code::kUnavailable, "a channel must begin with HELLO or DATA_HELLO"}
+                          : frame.error());
+  bury(std::move(channel));
+}
+
+void Links::accept_session(std::unique_ptr<transport::Channel> channel, const std::vector<std::byte>& hello) {
+  auto link = std::make_unique<Link>();
+  link->id = next_id_++;
+  link->control = std::move(channel);
+  Link& kept = *link;
+  links_[kept.id] = std::move(link);
+  start_session(kept, SessionRole::kAcceptor, "");
+  if (find(kept.id) != nullptr) control_frame(kept.id, hello);
+}
+
+void Links::accept_data(std::unique_ptr<transport::Channel> channel, const wire::DataHello& hello) {
+  const auto at = std::find_if(links_.begin(), links_.end(), [&](const auto& entry) {
+    return entry.second->is_up && entry.second->session->id() == hello.session;
+  });
+  Error refusal{Code::kUnavailable, "DATA_HELLO names no session"};
+  if (at != links_.end()) {
+    Result<std::vector<std::byte>> answer = at->second->session->accept_data(hello);
+    if (answer.ok()) {
+      const Status sent = channel->send_control(*answer);
+      const Status adopted = sent.ok() ? adopt_data(*at->second, hello.number, std::move(channel)) : sent;
+      if (adopted.ok()) return;
+      refusal = adopted.error();
+    } else {
+      refusal = answer.error();
+    }
+  }
+  if (on_refused) on_refused(refusal);
+  bury(std::move(channel));
+}
+
+// --- Sessions.
+
+void Links::connect(const std::string& endpoint, const std::string& expected,
+                    std::function<void(Result<SessionId>)> done) {
+  if (const auto at = dialed_.find(endpoint); at != dialed_.end()) {
+    Link& link = *links_.at(at->second);
+    if (link.is_up && link.session->peer().name != expected) {
+      return done(Error{Code::kUnavailable, fmt::format("agent at {} is {}, not {}", endpoint,
+                                                        link.session->peer().name, expected)});
+    }
+    link.waiting.push_back(std::move(done));
+    if (!link.is_up) return;
+    if (!link.data.empty()) return ready(link);
+    if (link.binding.empty() && !link.dialing) dial_data(link);
+    return;
+  }
+  auto made = std::make_unique<Link>();
+  Link& link = *made;
+  link.id = next_id_++;
+  link.endpoint = endpoint;
+  link.waiting.push_back(std::move(done));
+  links_[link.id] = std::move(made);
+  dialed_[endpoint] = link.id;
+  link.dialing =
+      transport_.connect(endpoint, options_.connect_timeout,
+                         [this, id = link.id, expected](Result<std::unique_ptr<transport::Channel>> channel) {
+                           Link* dialed = find(id);
+                           if (dialed == nullptr) return;
+                           dialed->dialing = nullptr;
+                           if (!channel.ok()) return close(id, channel.error());
+                           dialed->control = *std::move(channel);
+                           start_session(*dialed, SessionRole::kDialer, expected);
+                         });
+}
+
+void Links::start_session(Link& link, SessionRole role, const std::string& expected) {
+  Result<Session> session = Session::make({.fleet_key = options_.fleet_key,
+                                           .role = role,
+                                           .name = options_.name,
+                                           .incarnation = options_.incarnation,
+                                           .challenge = random_id(),
+                                           .descriptors = options_.descriptors,
+                                           .expected_peer = expected});
+  if (!session.ok()) return close(link.id, session.error());
+  link.session = *std::move(session);
+  link.deadline = loop_.after(options_.handshake_max, [this, id = link.id] {
+    close(id, Error{Code::kDeadlineExceeded, "the peer did not complete its handshake"});
+  });
+  transport::ChannelEvents events;
+  events.on_control = [this, id = link.id](std::vector<std::byte> frame) { control_frame(id, frame); };
+  events.on_incoming = [](const transport::Incoming&) -> Result<std::span<std::byte>> {
+    return Error{Code::kMalformed, "data on a control channel"};
+  };
+  events.on_closed = [this, id = link.id](const Status& why) { close(id, why); };
+  link.control->set_events(std::move(events));
+  const Status sent = link.control->send_control(link.session->hello());
+  if (!sent.ok()) close(link.id, sent);
+}
+
+void Links::control_frame(SessionId id, const std::vector<std::byte>& frame) {
+  Link* link = find(id);
+  if (link == nullptr) return;
+  Result<Session::Input> input = link->session->receive(frame);
+  if (!input.ok()) return close(id, input.error());
+  for (const auto& answer : input->send) {
+    const Status sent = link->control->send_control(answer);
+    if (!sent.ok()) return close(id, sent);
+  }
+  if (input->established) established(*link);
+  if (!input->frame || find(id) == nullptr) return;
+  const Status taken = events_.frame(id, *input->frame);
+  if (!taken.ok()) close(id, taken);
+}
+
+void Links::established(Link& link) {
+  link.deadline = nullptr;
+  link.is_up = true;
+  const SessionId id = link.id;
+  ISTHMUS_LOG(kDebug, "session established", "peer={} incarnation={}", link.session->peer().name,
+              link.session->peer().incarnation.hex());
+  const Status up = events_.session_up(id, link.session->peer());
+  if (!up.ok()) return close(id, up);
+  Link* kept = find(id);
+  if (kept != nullptr && !kept->endpoint.empty()) dial_data(*kept);
+}
+
+Status Links::send(SessionId session, const wire::Frame& frame) {
+  Link* link = find(session);
+  if (link == nullptr || !link->is_up) return Error{Code::kUnavailable, "the session is gone"};
+  ISTHMUS_TRY(const auto sealed, link->session->seal(frame));
+  return link->control->send_control(sealed);
+}
+
+// --- Data channels.
+
+void Links::dial_data(Link& link) {
+  const std::uint32_t number = link.next_number++;
+  link.dialing = transport_.connect(
+      link.endpoint, options_.connect_timeout,
+      [this, id = link.id, number](Result<std::unique_ptr<transport::Channel>> channel) {
+        Link* dialed = find(id);
+        if (dialed == nullptr) return;
+        dialed->dialing = nullptr;
+        if (!channel.ok()) return close(id, channel.error());
+        Result<std::vector<std::byte>> hello = dialed->session->data_hello(number);
+        if (!hello.ok()) return close(id, hello.error());
+        dialed->deadline = loop_.after(options_.handshake_max, [this, id] {
+          close(id, Error{Code::kDeadlineExceeded, "the peer did not answer DATA_HELLO"});
+        });
+        transport::ChannelEvents events;
+        events.on_control = [this, id, number](std::vector<std::byte> frame) {
+          data_answer(id, number, frame);
+        };
+        events.on_incoming = [](const transport::Incoming&) -> Result<std::span<std::byte>> {
+          return Error{Code::kMalformed, "data before the answer to DATA_HELLO"};
+        };
+        events.on_closed = [this, id](const Status& why) { close(id, why); };
+        std::unique_ptr<transport::Channel>& kept = dialed->binding[number] = *std::move(channel);
+        kept->set_events(std::move(events));
+        const Status sent = kept->send_control(*hello);
+        if (!sent.ok()) close(id, sent);
+      });
+}
+
+void Links::data_answer(SessionId id, std::uint32_t number, const std::vector<std::byte>& bytes) {
+  Link* link = find(id);
+  if (link == nullptr) return;
+  const auto at = link->binding.find(number);
+  if (at == link->binding.end()) return;
+  const Result<wire::Frame> frame = wire::decode(bytes);
+  if (!frame.ok()) return close(id, frame.error());
+  const auto* answer = std::get_if<wire::DataHello>(&*frame);
+  if (answer == nullptr)
+    return close(id, Error{Code::kMalformed, "the answer to DATA_HELLO is something else"});
+  const Status confirmed = link->session->confirm_data(*answer);
+  if (!confirmed.ok()) return close(id, confirmed);
+  std::unique_ptr<transport::Channel> channel = std::move(at->second);
+  link->binding.erase(at);
+  link->deadline = nullptr;
+  const Status adopted = adopt_data(*link, number, std::move(channel));
+  if (!adopted.ok()) return close(id, adopted);
+  if (Link* kept = find(id)) ready(*kept);
+}
+
+Status Links::adopt_data(Link& link, std::uint32_t number, std::unique_ptr<transport::Channel> channel) {
+  const ChannelId id{link.id, number};
+  transport::ChannelEvents events;
+  events.on_control = [this, id](const std::vector<std::byte>&) {
+    close(id.session, Error{Code::kMalformed, "a control frame on a data channel"});
+  };
+  events.on_incoming = [this, id](const transport::Incoming& incoming) {
+    return events_.incoming(id, incoming);
+  };
+  events.on_data = [this, id] { events_.data(id); };
+  events.on_fence = [this, id](std::uint64_t token) { events_.fence(id, token); };
+  events.on_closed = [this, id](const Status& why) { data_closed(id, why); };
+  channel->set_events(std::move(events));
+  link.data[number] = std::move(channel);
+  return events_.channel_up(id);
+}
+
+void Links::data_closed(ChannelId id, const Status& why) {
+  Link* link = find(id.session);
+  if (link == nullptr) return;
+  const auto at = link->data.find(id.number);
+  if (at == link->data.end()) return;
+  if (!why.ok() && on_refused && why.code() != Code::kUnavailable) on_refused(why.error());
+  bury(std::move(at->second));
+  link->data.erase(at);
+  events_.channel_down(id, why);
+}
+
+transport::Channel* Links::data(ChannelId channel) {
+  Link* link = find(channel.session);
+  if (link == nullptr) return nullptr;
+  const auto at = link->data.find(channel.number);
+  return at == link->data.end() ? nullptr : at->second.get();
+}
+
+void Links::revoke(ChannelId channel) {
+  transport::Channel* open = data(channel);
+  if (open == nullptr) return;
+  open->revoke();
+  poster_.post([this, channel] { data_closed(channel, Error{Code::kAborted, "revoked"}); });
+}
+
+void Links::ready(Link& link) {
+  const SessionId id = link.id;
+  for (auto& done : std::exchange(link.waiting, {})) done(id);
+}
+
+void Links::close(SessionId session, const Status& why) {
+  auto node = links_.extract(session);
+  if (node.empty()) return;
+  std::shared_ptr<Link> link = std::move(node.mapped());
+  if (!link->endpoint.empty()) dialed_.erase(link->endpoint);
+  const Error error = why.ok() ? Error{Code::kUnavailable, "closed"} : why.error();
+  if (on_refused && error.code != Code::kUnavailable) on_refused(error);
+  ISTHMUS_LOG(kDebug, "session closed", "why=\"{}\"", error.text());
+  if (link->control) link->control->revoke();
+  for (auto& [number, channel] : link->binding) channel->revoke();
+  for (auto& [number, channel] : link->data) channel->revoke();
+  for (const auto& [number, channel] : link->data) events_.channel_down({session, number}, error);
+  if (link->is_up) events_.session_down(session);
+  for (auto& done : std::exchange(link->waiting, {})) done(error);
+  loop_.post([link] {});  // Its channels' and timers' callbacks may be running.
+}
+
+}  // namespace isthmus::handoff

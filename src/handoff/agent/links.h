@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sessions with other agents and their channels: dialing, accepting, handshakes, framing of control frames.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "handoff/core/protocol.h"
+#include "handoff/core/session.h"
+#include "net/loop.h"
+#include "net/poster.h"
+#include "transport/api/transport.h"
+
+namespace isthmus::handoff {
+
+// What happens on links; loop's thread. None of these may destroy the Links.
+struct LinkEvents {
+  std::function<Status(SessionId, const Peer&)> session_up;  // An error closes the session.
+  std::function<void(SessionId)> session_down;               // After channel_down of each of its channels.
+  std::function<Status(ChannelId)> channel_up;
+  std::function<void(ChannelId, const Status& why)> channel_down;
+  std::function<Status(SessionId, const wire::Frame&)> frame;  // An error closes the session.
+  std::function<Result<std::span<std::byte>>(ChannelId, const transport::Incoming&)> incoming;
+  std::function<void(ChannelId)> data;
+  std::function<void(ChannelId, std::uint64_t token)> fence;
+};
+
+struct LinkOptions {
+  std::string name;
+  Key fleet_key{};
+  Id128 incarnation;
+  std::vector<kv::Descriptor> descriptors;
+  std::uint32_t sessions_max = 1024;
+  Duration connect_timeout = std::chrono::seconds(2);
+  Duration handshake_max =
+      std::chrono::seconds(5);  // A half-open connection holds a place no longer than this.
+};
+
+class Links {
+ public:
+  Links(net::Loop& loop, transport::Transport& transport, LinkOptions options, LinkEvents events);
+  ~Links();
+
+  Status listen(const std::string& endpoint);
+  std::string endpoint() const { return acceptor_->endpoint(); }
+
+  // A session with the agent `expected` at `endpoint` that has a data channel: an existing one, or dialed.
+  // `done` is called once, from the loop. Errors: unavailable, deadline_exceeded, exhausted, or the
+  // handshake's.
+  void connect(const std::string& endpoint, const std::string& expected,
+               std::function<void(Result<SessionId>)> done);
+  Status send(SessionId session, const wire::Frame& frame);
+  // Null if it is gone.
+  transport::Channel* data(ChannelId channel);
+  // Channel::revoke() at once; channel_down() is reported from the loop afterwards.
+  void revoke(ChannelId channel);
+  void close(SessionId session, const Status& why);
+  std::size_t sessions() const { return links_.size(); }
+  // Refused handshakes and broken protocols, for metrics: called with the error's code.
+  std::function<void(const Error&)> on_refused;
+
+ private:
+  struct Link {
+    SessionId id = 0;
+    std::string endpoint;  // Dialed; "" if accepted.
+    std::unique_ptr<transport::Pending> dialing;
+    std::unique_ptr<transport::Channel> control;
+    std::optional<Session> session;
+    std::unique_ptr<net::Loop::Timer> deadline;
+    std::map<std::uint32_t, std::unique_ptr<transport::Channel>> data;     // Bound.
+    std::map<std::uint32_t, std::unique_ptr<transport::Channel>> binding;  // DATA_HELLO sent, no answer yet.
+    std::uint32_t next_number = 1;
+    bool is_up = false;  // session_up() has been told.
+    std::vector<std::function<void(Result<SessionId>)>> waiting;
+  };
+  // An accepted channel whose first frame hasn't come.
+  struct Unbound {
+    std::unique_ptr<transport::Channel> channel;
+    std::unique_ptr<net::Loop::Timer> deadline;
+  };
+
+  void accept(std::unique_ptr<transport::Channel> channel);
+  void first_frame(std::uint64_t unbound, const std::vector<std::byte>& frame);
+  void accept_session(std::unique_ptr<transport::Channel> channel, const std::vector<std::byte>& hello);
+  void accept_data(std::unique_ptr<transport::Channel> channel, const wire::DataHello& hello);
+  void start_session(Link& link, SessionRole role, const std::string& expected);
+  void control_frame(SessionId id, const std::vector<std::byte>& frame);
+  void established(Link& link);
+  void dial_data(Link& link);
+  void data_answer(SessionId id, std::uint32_t number, const std::vector<std::byte>& frame);
+  Status adopt_data(Link& link, std::uint32_t number, std::unique_ptr<transport::Channel> channel);
+  void data_closed(ChannelId id, const Status& why);
+  void ready(Link& link);
+  Link* find(SessionId id);
+  void bury(std::unique_ptr<transport::Channel> channel);
+
+  net::Loop& loop_;
+  net::Poster poster_;
+  transport::Transport& transport_;
+  LinkOptions options_;
+  LinkEvents events_;
+  std::unique_ptr<transport::Acceptor> acceptor_;
+  std::map<SessionId, std::unique_ptr<Link>> links_;
+  std::map<std::string, SessionId> dialed_;
+  std::map<std::uint64_t, Unbound> unbound_;
+  std::uint64_t next_id_ = 1;
+};
+
+}  // namespace isthmus::handoff

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+// The shell's producer side: reservations, packing, sending.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/digest.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "handoff/agent/shell.h"
+
+namespace isthmus::handoff {
+namespace {
+
+// Chunks packed and not yet taken by the kernel, per channel: enough that the mover works beside the socket.
+constexpr std::uint32_t kUnsentMax = 4;
+// Buffers kept for reuse: those of two busy channels.
+constexpr std::size_t kSpareMax = 8;
+
+}  // namespace
+
+// One chunk between the mover and the socket.
+struct Shell::Packing {
+  SendChunk send;
+  std::shared_ptr<Outgoing> outgoing;
+  kv::Binding binding;
+  std::vector<std::shared_ptr<const engine::ExportedKv>> keep;  // The binding points into it.
+  device::HostBuffer buffer;
+  std::uint64_t body_bytes = 0;
+  std::vector<Digest128> tiles;
+  std::uint64_t checksum = 0;
+  Status status;
+
+  std::span<std::byte> body() const { return buffer.bytes().first(body_bytes); }
+};
+
+Result<Offered> Shell::offer(const Offer& offer, std::function<void(const Ending&)> ended) {
+  Reservation spec{.id = random_id(),
+                   .nonce = random_id(),
+                   .source = descriptor_digest_,
+                   .tokens = {0, offer.prompt_tokens},
+                   .lease = options_.timings.lease,
+                   .deadline = offer.deadline,
+                   .policy = options_.policy,
+                   .pinned = offer.pinned};
+  Result<std::string> ticket = Error{Code::kInternal, "not asked"};
+  held_[spec.id].ended = std::move(ended);
+  produce([&](ProducerActions& out) { ticket = producer_.admitted(spec, now(), out); });
+  if (!ticket.ok()) {
+    held_.erase(spec.id);
+    return ticket.error();
+  }
+  return Offered{spec.id, *std::move(ticket)};
+}
+
+void Shell::publish(Id128 reservation, kv::TokenRange range,
+                    std::shared_ptr<const engine::ExportedKv> memory) {
+  const auto at = held_.find(reservation);
+  if (at == held_.end()) return;
+  at->second.memory.emplace_back(range, std::move(memory));
+  produce([&](ProducerActions& out) { producer_.grew(reservation, range.end, now(), out); });
+}
+
+void Shell::seal(Id128 reservation, SealInfo seal) {
+  PrefillResult result{
+      .token_digest = seal.token_digest, .first_tokens = std::move(seal.first_tokens), .finish = seal.finish};
+  produce([&](ProducerActions& out) { producer_.prefill_done(reservation, std::move(result), now(), out); });
+}
+
+void Shell::fail(Id128 reservation, const Error& why) {
+  produce([&](ProducerActions& out) { producer_.prefill_failed(reservation, why, now(), out); });
+}
+
+void Shell::withdraw(Id128 reservation, const std::string& why) {
+  produce([&](ProducerActions& out) { producer_.cancel(reservation, {Code::kCancelled, why}, now(), out); });
+}
+
+void Shell::carry_out(ProducerAction& action) {
+  std::visit(
+      [this](auto& one) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(one)>, MakePlan>) {
+          make_plan(one, true);
+        } else {
+          act(one);
+        }
+      },
+      action);
+}
+
+Status Shell::keep_outgoing(const MakePlan& action, const std::shared_ptr<const transform::Plan>& plan) {
+  ISTHMUS_TRY(transform::Packer packer, transform::Packer::make(plan, descriptor_));
+  auto outgoing = std::make_shared<Outgoing>(Outgoing{plan, std::move(packer), 0, {}});
+  outgoing_[{action.handoff, action.attempt}] = std::move(outgoing);
+  return ok_status();
+}
+
+void Shell::act(SendChunk& action) {
+  const auto at = outboxes_.find(action.channel);
+  if (at == outboxes_.end())
+    return report_lost(action.chunk);  // The channel went while this action was queued.
+  at->second.queue.emplace_back(action);
+  run_outbox(action.channel);
+}
+
+void Shell::act(SendFence& action) {
+  const auto at = outboxes_.find(action.channel);
+  if (at == outboxes_.end()) return;
+  at->second.queue.emplace_back(action);
+  run_outbox(action.channel);
+}
+
+void Shell::report_lost(const ChunkRef& chunk) {
+  produce([&](ProducerActions& out) {
+    producer_.chunk_sent(chunk, Error{Code::kUnavailable, "the data channel is gone"}, now(), out);
+  });
+}
+
+// Starts what may start. A fence waits until every chunk before it has been handed to the channel.
+void Shell::run_outbox(ChannelId channel) {
+  const auto at = outboxes_.find(channel);
+  if (at == outboxes_.end() || links_->data(channel) == nullptr) return;
+  Outbox& box = at->second;
+  while (!box.queue.empty()) {
+    if (const auto* fence = std::get_if<SendFence>(&box.queue.front())) {
+      if (box.packing > 0) return;
+      const Status sent = links_->data(channel)->send_fence(fence->token);
+      box.queue.pop_front();
+      if (!sent.ok()) return links_->revoke(channel);
+      continue;
+    }
+    if (box.unsent >= kUnsentMax) return;
+    const SendChunk send = std::get<SendChunk>(box.queue.front());
+    box.queue.pop_front();
+    ++box.unsent;
+    ++box.packing;
+    start_packing(channel, send);
+  }
+}
+
+const kv::Binding* Shell::binding_of(const Held& held, const kv::TokenRange& tokens) const {
+  const auto at = std::find_if(held.memory.begin(), held.memory.end(),
+                               [&](const auto& piece) { return piece.first.contains(tokens); });
+  return at == held.memory.end() ? nullptr : &at->second->binding();
+}
+
+void Shell::start_packing(ChannelId channel, const SendChunk& send) {
+  auto packing = std::make_shared<Packing>();
+  packing->send = send;
+  packing->send.channel = channel;
+  const auto outgoing = outgoing_.find({send.chunk.handoff, send.chunk.attempt});
+  const auto held = held_.find(send.reservation);
+  const auto finish = [this, packing] { packed(packing); };
+  if (outgoing == outgoing_.end() || held == held_.end()) {
+    packing->status = Error{Code::kAborted, "the attempt or the reservation is gone"};
+    return poster_.post(finish);
+  }
+  packing->outgoing = outgoing->second;
+  // A later generation voids the tiles; a late chunk of an earlier one must not.
+  if (packing->outgoing->generation < send.chunk.generation) {
+    packing->outgoing->generation = send.chunk.generation;
+    packing->outgoing->tiles.assign(packing->outgoing->plan->chunks().size(), {});
+  }
+  const transform::Chunk& chunk = packing->outgoing->plan->chunks().at(send.chunk.index);
+  const kv::Binding* binding = binding_of(held->second, chunk.box.tokens);
+  if (binding == nullptr) {
+    packing->status =
+        Error{Code::kInternal, fmt::format("chunk {} isn't in one published range", send.chunk.index)};
+    return poster_.post(finish);
+  }
+  packing->binding = *binding;
+  for (const auto& piece : held->second.memory) packing->keep.push_back(piece.second);
+  packing->body_bytes = chunk.body_bytes;
+  packing->tiles.resize(chunk.tile_count());
+  packing->status = take_buffer(packing->outgoing->plan->body_bytes_max(), packing->buffer);
+  if (!packing->status.ok()) return poster_.post(finish);
+  mover_->run(
+      [packing, &chunk] {
+        packing->status =
+            packing->outgoing->packer.pack(chunk, packing->binding, packing->body(), packing->tiles);
+        packing->checksum = digest64(packing->body());
+      },
+      finish);
+}
+
+// Buffers are reused: fresh pages cost more than packing into warm ones.
+Status Shell::take_buffer(std::uint64_t bytes, device::HostBuffer& out) {
+  const auto fits = [&](const device::HostBuffer& buffer) { return buffer.bytes().size() >= bytes; };
+  const auto at = std::find_if(spare_.begin(), spare_.end(), fits);
+  if (at == spare_.end()) {
+    ISTHMUS_TRY(out, device::HostBuffer::allocate(bytes));
+    return ok_status();
+  }
+  out = std::move(*at);
+  spare_.erase(at);
+  return ok_status();
+}
+
+void Shell::give_back(device::HostBuffer buffer) {
+  if (buffer.bytes().empty()) return;
+  if (spare_.size() >= kSpareMax) spare_.erase(spare_.begin());
+  spare_.push_back(std::move(buffer));
+}
+
+void Shell::packed(const std::shared_ptr<Packing>& packing) {
+  const ChunkRef ref = packing->send.chunk;
+  const ChannelId channel = packing->send.channel;
+  packing->keep.clear();
+  const auto report = [this, ref](const Status& status) {
+    produce([&](ProducerActions& out) { producer_.chunk_sent(ref, status, now(), out); });
+  };
+  const auto at = outboxes_.find(channel);
+  transport::Channel* open = links_->data(channel);
+  if (at == outboxes_.end() || open == nullptr)
+    return report(Error{Code::kUnavailable, "the data channel is gone"});
+  --at->second.packing;
+  if (!packing->status.ok()) {
+    --at->second.unsent;
+    report(packing->status);
+    return run_outbox(channel);
+  }
+  const transform::Chunk& chunk = packing->outgoing->plan->chunks().at(ref.index);
+  Result<std::vector<std::byte>> header =
+      wire::encode_chunk_header({.address = {ref.handoff, ref.attempt, ref.generation},
+                                 .plan = packing->outgoing->plan->digest(),
+                                 .index = ref.index,
+                                 .slot = packing->send.slot,
+                                 .group = chunk.group,
+                                 .box = chunk.box,
+                                 .raw_bytes = packing->body_bytes,
+                                 .stored_bytes = packing->body_bytes,
+                                 .body_checksum = packing->checksum,
+                                 .tiles = packing->tiles});
+  Status sent = header.status();
+  if (sent.ok()) {
+    if (packing->outgoing->generation == ref.generation)
+      packing->outgoing->tiles.at(ref.index) = packing->tiles;
+    sent = open->send_data(*header, packing->body(), [this, packing, report, channel](const Status& status) {
+      if (is_closing_) return;
+      give_back(std::move(packing->buffer));
+      if (const auto box = outboxes_.find(channel); box != outboxes_.end()) --box->second.unsent;
+      if (status.ok()) {
+        metrics_.counter("isthmus_handoff_bytes_total", "Chunk bodies moved", {{"side", "producer"}})
+            .add(static_cast<double>(packing->body_bytes));
+        if (const auto held = held_.find(packing->send.reservation); held != held_.end()) {
+          held->second.ending.bytes += packing->body_bytes;
+          ++held->second.ending.chunks;
+        }
+      }
+      report(status);
+      run_outbox(channel);
+    });
+  }
+  if (!sent.ok()) {
+    --at->second.unsent;
+    report(sent);
+  } else {
+    produce([&](ProducerActions& out) { producer_.chunk_packed(ref, now(), out); });
+  }
+  run_outbox(channel);
+}
+
+// The channel is gone: what was queued is reported lost; what is being packed reports itself.
+void Shell::close_outbox(ChannelId channel) {
+  auto node = outboxes_.extract(channel);
+  if (node.empty()) return;
+  for (const auto& item : node.mapped().queue) {
+    if (const auto* send = std::get_if<SendChunk>(&item)) report_lost(send->chunk);
+  }
+}
+
+void Shell::act(const ComputeSeal& action) {
+  const auto at = outgoing_.find({action.handoff, action.attempt});
+  if (at == outgoing_.end() || at->second->generation != action.generation) return;
+  const Outgoing& outgoing = *at->second;
+  transform::TileRoot root;
+  for (const transform::Chunk& chunk : outgoing.plan->chunks()) {
+    const auto& tiles = outgoing.tiles.at(chunk.index);
+    ISTHMUS_CHECK(tiles.size() == chunk.tile_count());
+    for (std::size_t i = 0; i < tiles.size(); ++i) root.add(outgoing.plan->tile_key(chunk, i), tiles[i]);
+  }
+  const Digest128 digest = root.root();
+  produce([&](ProducerActions& out) {
+    producer_.seal_ready(action.handoff, action.attempt, action.generation, digest, now(), out);
+  });
+}
+
+void Shell::act(const ProducerHandoffEnded& action) {
+  const auto at = outgoing_.find({action.handoff, action.attempt});
+  if (at != outgoing_.end()) {
+    if (const auto held = held_.find(action.reservation); held != held_.end()) {
+      held->second.ending.wire = at->second->plan->wire().text();
+    }
+    outgoing_.erase(at);
+  }
+  count_end("producer", action.kind);
+  if (action.fault != wire::TicketFault::kNone) {
+    metrics_
+        .counter("isthmus_ticket_refused_total", "Tickets refused by the fence",
+                 {{"why", std::string(wire::name(action.fault))}})
+        .add();
+  }
+  if (!action.why.ok()) {
+    ISTHMUS_LOG(kInfo, "handoff ended", "side=producer handoff={} outcome={} why=\"{}\"",
+                action.handoff.text(), name(action.kind), action.why.error().text());
+  }
+}
+
+void Shell::act(const ReservationEnded& action) {
+  const auto at = held_.find(action.reservation);
+  if (at == held_.end()) return;
+  at->second.ending.kind = action.kind;
+  if (!action.why.ok()) at->second.ending.error = action.why.error();
+}
+
+void Shell::act(const ReleasePins& action) {
+  auto node = held_.extract(action.reservation);
+  if (node.empty()) return;
+  node.mapped().memory.clear();
+  if (node.mapped().ended) node.mapped().ended(node.mapped().ending);
+}
+
+}  // namespace isthmus::handoff

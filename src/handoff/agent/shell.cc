@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dispatch between loop, links, cores and mover.
+#include "handoff/agent/shell.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/rng.h"
+
+namespace isthmus::handoff {
+namespace {
+
+ProducerOptions producer_options(const AgentOptions& options, const kv::Descriptor& descriptor,
+                                 const Id128& incarnation, Instant started) {
+  return {.name = options.name,
+          .incarnation = incarnation,
+          .started = started,
+          .fleet_key = options.fleet_key,
+          .descriptors = {descriptor},
+          .timings = options.timings,
+          .limits = options.limits};
+}
+
+ConsumerOptions consumer_options(const AgentOptions& options, const kv::Descriptor& descriptor,
+                                 const Id128& incarnation) {
+  return {.name = options.name,
+          .incarnation = incarnation,
+          .fleet_key = options.fleet_key,
+          .descriptors = {descriptor},
+          .slots = options.staging_slots,
+          .timings = options.timings,
+          .limits = options.limits};
+}
+
+}  // namespace
+
+Shell::Shell(net::Loop& loop, transport::Transport& transport, const kv::Descriptor& descriptor,
+             AgentOptions options, MetricsRegistry& metrics)
+    : loop_(loop),
+      poster_(loop),
+      descriptor_(descriptor),
+      descriptor_digest_(descriptor.digest()),
+      options_(std::move(options)),
+      metrics_(metrics),
+      incarnation_(random_id()),
+      started_(now()),
+      ledger_(options_.capacity),
+      producer_(producer_options(options_, descriptor_, incarnation_, started_), &ledger_),
+      consumer_(consumer_options(options_, descriptor_, incarnation_), &ledger_) {
+  links_ = std::make_unique<Links>(loop, transport,
+                                   LinkOptions{.name = options_.name,
+                                               .fleet_key = options_.fleet_key,
+                                               .incarnation = incarnation_,
+                                               .descriptors = {descriptor_},
+                                               .sessions_max = options_.limits.sessions_max},
+                                   link_events());
+  links_->on_refused = [this](const Error& why) {
+    metrics_
+        .counter("isthmus_handoff_peer_refused_total",
+                 "Sessions or channels refused or broken off, by error code",
+                 {{"code", std::string(name(why.code))}})
+        .add();
+    ISTHMUS_LOG(kWarn, "peer refused", "why=\"{}\"", why.text());
+  };
+  mover_ = std::make_unique<Mover>(loop);
+}
+
+Shell::~Shell() {
+  is_closing_ = true;
+  mover_.reset();
+  links_.reset();  // Revokes every channel.
+}
+
+Status Shell::start() {
+  return links_->listen(options_.listen);
+}
+
+LinkEvents Shell::link_events() {
+  LinkEvents events;
+  events.session_up = [this](SessionId session, const Peer& peer) {
+    Status status;
+    peers_[session] = peer;
+    produce([&](ProducerActions& out) { status = producer_.session_up(session, peer, now(), out); });
+    if (!status.ok()) return status;
+    consume([&](ConsumerActions& out) { status = consumer_.session_up(session, peer, now(), out); });
+    return status;
+  };
+  events.session_down = [this](SessionId session) {
+    produce([&](ProducerActions& out) { producer_.session_down(session, now(), out); });
+    consume([&](ConsumerActions& out) { consumer_.session_down(session, now(), out); });
+    peers_.erase(session);
+  };
+  events.channel_up = [this](ChannelId channel) {
+    outboxes_[channel];
+    producer_.channel_up(channel);
+    return consumer_.channel_up(channel);
+  };
+  events.channel_down = [this](ChannelId channel, const Status& why) {
+    close_outbox(channel);
+    produce([&](ProducerActions& out) { producer_.channel_down(channel, now(), out); });
+    consume([&](ConsumerActions& out) { consumer_.channel_down(channel, why, now(), out); });
+    discarded_.erase(channel);
+  };
+  events.frame = [this](SessionId session, const wire::Frame& frame) {
+    Status status;
+    if (wire::is_for_consumer(frame, incarnation_)) {
+      consume([&](ConsumerActions& out) { status = consumer_.frame_in(session, frame, now(), out); });
+    } else {
+      produce([&](ProducerActions& out) { status = producer_.frame_in(session, frame, now(), out); });
+    }
+    return status;
+  };
+  events.incoming = [this](ChannelId channel, const transport::Incoming& incoming) {
+    return judge(channel, incoming);
+  };
+  events.data = [this](ChannelId channel) {
+    consume([&](ConsumerActions& out) { consumer_.chunk_arrived(channel, now(), out); });
+  };
+  events.fence = [this](ChannelId channel, std::uint64_t token) {
+    consume([&](ConsumerActions& out) { consumer_.fence_seen(channel, token, now(), out); });
+  };
+  return events;
+}
+
+void Shell::pump() {
+  if (is_pumping_) return;
+  is_pumping_ = true;
+  while (!actions_.empty()) {
+    auto action = std::move(actions_.front());
+    actions_.pop_front();
+    std::visit([this](auto& core_action) { carry_out(core_action); }, action);
+  }
+  is_pumping_ = false;
+  arm_timer();
+}
+
+void Shell::arm_timer() {
+  const Instant next = std::min(producer_.next_deadline(), consumer_.next_deadline());
+  if (next == armed_for_) return;
+  armed_for_ = next;
+  if (next == kFarFuture) {
+    timer_ = nullptr;
+    return;
+  }
+  timer_ = loop_.after(std::max(Duration::zero(), next - now()), [this] {
+    armed_for_ = kFarFuture;
+    produce([&](ProducerActions& out) { producer_.tick(now(), out); });
+    consume([&](ConsumerActions& out) { consumer_.tick(now(), out); });
+  });
+}
+
+void Shell::act(SendFrame& action) {
+  const Status sent = links_->send(action.session, action.frame);
+  if (!sent.ok() && sent.code() != Code::kUnavailable) links_->close(action.session, sent);
+}
+
+void Shell::act(RevokeChannel& action) {
+  links_->revoke(action.channel);
+}
+
+// The plan of either core: the peer's descriptors come from its HELLO.
+void Shell::make_plan(const MakePlan& action, bool is_producer) {
+  const kv::Descriptor* theirs = nullptr;
+  for (const auto& [session, peer] : peers_) {
+    if (theirs == nullptr) theirs = peer.find(is_producer ? action.target : action.source);
+  }
+  const auto answer = [&](Result<std::shared_ptr<const transform::Plan>> plan) {
+    if (is_producer) {
+      produce([&](ProducerActions& out) {
+        if (!plan.ok())
+          return producer_.plan_failed(action.handoff, action.attempt, plan.error(), now(), out);
+        producer_.plan_ready(action.handoff, action.attempt, facts_of(*plan), now(), out);
+      });
+    } else {
+      consume([&](ConsumerActions& out) {
+        if (!plan.ok())
+          return consumer_.plan_failed(action.handoff, action.attempt, plan.error(), now(), out);
+        consumer_.plan_ready(action.handoff, action.attempt, facts_of(*plan), now(), out);
+      });
+    }
+  };
+  if (theirs == nullptr)
+    return answer(Error{Code::kNotFound, "the peer's descriptor is gone with its session"});
+  const kv::Descriptor& source = is_producer ? descriptor_ : *theirs;
+  const kv::Descriptor& target = is_producer ? *theirs : descriptor_;
+  Result<transform::Plan> made = transform::Plan::make(source, target, action.verdict, action.tokens);
+  if (!made.ok()) return answer(made.error());
+  auto plan = std::make_shared<const transform::Plan>(*std::move(made));
+  const Status kept = is_producer ? keep_outgoing(action, plan) : keep_incoming(action, plan);
+  if (!kept.ok()) return answer(kept.error());
+  answer(plan);
+}
+
+PlanFacts Shell::facts_of(const std::shared_ptr<const transform::Plan>& plan) {
+  return {.digest = plan->digest(),
+          .chunk_count = static_cast<std::uint32_t>(plan->chunks().size()),
+          .slot_bytes = plan->body_bytes_max(),
+          .total_bytes = plan->total_bytes(),
+          .chunks_below = [plan](std::uint64_t watermark) { return plan->chunks_below(watermark); },
+          .geometry =
+              [plan](std::uint32_t index) {
+                const transform::Chunk& chunk = plan->chunks().at(index);
+                return wire::ChunkGeometry{chunk.group, chunk.box, chunk.body_bytes, chunk.tile_count()};
+              }};
+}
+
+void Shell::count_end(const char* side, TerminalKind kind) {
+  metrics_
+      .counter("isthmus_handoffs_total", "Handoffs by side and how they ended",
+               {{"side", side}, {"outcome", std::string(name(kind))}})
+      .add();
+}
+
+void Shell::count_stage(const char* stage, Duration took) {
+  metrics_
+      .histogram("isthmus_handoff_seconds", "Time of each stage of a handoff at its consumer",
+                 {0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30},
+                 {{"stage", stage}})
+      .observe(std::chrono::duration<double>(took).count());
+}
+
+Result<std::unique_ptr<Agent>> make_agent(net::Loop& loop, transport::Transport& transport,
+                                          const kv::Descriptor& descriptor, AgentOptions options,
+                                          MetricsRegistry& metrics) {
+  ISTHMUS_TRY(descriptor.validate());
+  auto shell = std::make_unique<Shell>(loop, transport, descriptor, std::move(options), metrics);
+  ISTHMUS_TRY(shell->start());
+  return std::unique_ptr<Agent>(std::move(shell));
+}
+
+}  // namespace isthmus::handoff

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// The shell around both cores: carries out their actions, feeds them events, owns memory that moves.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "device/host/buffer.h"
+#include "handoff/agent/agent.h"
+#include "handoff/agent/links.h"
+#include "handoff/agent/mover.h"
+#include "handoff/core/consumer.h"
+#include "handoff/core/producer.h"
+#include "net/poster.h"
+#include "transform/plan.h"
+#include "transform/program.h"
+
+namespace isthmus::handoff {
+
+// One attempt of one handoff.
+using AttemptKey = std::pair<wire::HandoffId, std::uint32_t>;
+
+class Shell final : public Agent {
+ public:
+  Shell(net::Loop& loop, transport::Transport& transport, const kv::Descriptor& descriptor,
+        AgentOptions options, MetricsRegistry& metrics);
+  ~Shell() override;
+  Status start();
+
+  std::string endpoint() const override { return links_->endpoint(); }
+  Id128 incarnation() const override { return incarnation_; }
+  const Ledger& ledger() const override { return ledger_; }
+  Result<GrantId> take_memory(Amount amount, Instant expected_end) override {
+    return ledger_.grant(Category::kActive, amount, expected_end);
+  }
+  void free_memory(GrantId grant) override;
+  Result<Offered> offer(const Offer& offer, std::function<void(const Ending&)> ended) override;
+  void publish(Id128 reservation, kv::TokenRange range,
+               std::shared_ptr<const engine::ExportedKv> memory) override;
+  void seal(Id128 reservation, SealInfo seal) override;
+  void fail(Id128 reservation, const Error& why) override;
+  void withdraw(Id128 reservation, const std::string& why) override;
+  Result<FetchId> fetch(Fetch fetch, FetchEvents events) override;
+  void cancel(FetchId fetch) override;
+
+ private:
+  // --- Producer: what a reservation holds, and what an attempt sends.
+  struct Held {
+    std::vector<std::pair<kv::TokenRange, std::shared_ptr<const engine::ExportedKv>>> memory;
+    std::function<void(const Ending&)> ended;
+    Ending ending;
+  };
+  struct Outgoing {
+    std::shared_ptr<const transform::Plan> plan;
+    transform::Packer packer;
+    std::uint32_t generation = 0;
+    std::vector<std::vector<Digest128>> tiles;  // By chunk, of this generation.
+  };
+  // Chunks and fences of one data channel, in order; few are packed ahead of the socket.
+  struct Outbox {
+    std::deque<std::variant<SendChunk, SendFence>> queue;
+    std::uint32_t packing = 0;
+    std::uint32_t unsent = 0;
+  };
+  struct Packing;
+
+  // --- Consumer: one fetch, from connecting to its terminal event.
+  struct Staged {
+    wire::ChunkHeader header;
+  };
+  struct Incoming {
+    FetchId id = 0;
+    Fetch fetch;
+    FetchEvents events;
+    std::string producer;
+    std::size_t next_endpoint = 0;
+    wire::HandoffId handoff;  // Once begun.
+    bool is_begun = false, is_ended = false, is_owned = false;
+    bool is_cancelled = false;  // Before it was begun.
+    std::shared_ptr<const transform::Plan> plan;
+    std::unique_ptr<transform::Placer> placer;
+    device::HostBuffer staging;
+    std::uint64_t slot_bytes = 0;
+    std::vector<Staged> slots;
+    kv::Binding destination;
+    bool has_destination = false, wants_destination = false;
+    std::vector<std::vector<Digest128>> tiles, stored;  // By chunk.
+    std::uint64_t bytes = 0;
+    Instant begun_at, planned_at, ready_at, verifying_at;
+  };
+
+  // Events into the cores; their actions are carried out in order, also those that come meanwhile.
+  template <typename Event>
+  void produce(Event event) {
+    enqueue<ProducerActions>(event);
+  }
+  template <typename Event>
+  void consume(Event event) {
+    enqueue<ConsumerActions>(event);
+  }
+  template <typename Actions, typename Event>
+  void enqueue(Event event) {
+    if (is_closing_) return;
+    Actions out;
+    event(out);
+    for (auto& action : out) actions_.emplace_back(std::move(action));
+    pump();
+  }
+  void pump();
+  void arm_timer();
+
+  void act(SendFrame& action);
+  void act(RevokeChannel& action);
+  void make_plan(const MakePlan& action, bool is_producer);
+  Status keep_outgoing(const MakePlan& action, const std::shared_ptr<const transform::Plan>& plan);
+  Status keep_incoming(const MakePlan& action, const std::shared_ptr<const transform::Plan>& plan);
+  static PlanFacts facts_of(const std::shared_ptr<const transform::Plan>& plan);
+  // Producer's.
+  void carry_out(ProducerAction& action);
+  void act(SendChunk& action);
+  void act(SendFence& action);
+  void act(const ComputeSeal& action);
+  void act(const ReleasePins& action);
+  void act(const ProducerHandoffEnded& action);
+  void act(const ReservationEnded& action);
+  void run_outbox(ChannelId channel);
+  void start_packing(ChannelId channel, const SendChunk& send);
+  void packed(const std::shared_ptr<Packing>& packing);
+  void close_outbox(ChannelId channel);
+  void report_lost(const ChunkRef& chunk);
+  Status take_buffer(std::uint64_t bytes, device::HostBuffer& out);
+  void give_back(device::HostBuffer buffer);
+  const kv::Binding* binding_of(const Held& held, const kv::TokenRange& tokens) const;
+  // Consumer's.
+  void carry_out(ConsumerAction& action);
+  void act(const ReserveCapacity& action);
+  void act(const PlaceChunk& action);
+  void act(const Verify& action);
+  void act(const VoidChunks& action);
+  void act(Own& action);
+  void act(const ReleaseStaging& action);
+  void act(const ReleaseDestination& action);
+  void act(const ConsumerHandoffEnded& action);
+  void dial(const std::shared_ptr<Incoming>& incoming);
+  void begin(const std::shared_ptr<Incoming>& incoming, SessionId session);
+  void end_unbegun(const std::shared_ptr<Incoming>& incoming, const Error& why);
+  void destination_ready(const std::shared_ptr<Incoming>& incoming, std::uint32_t attempt,
+                         Result<kv::Binding> binding);
+  Result<std::span<std::byte>> judge(ChannelId channel, const transport::Incoming& incoming);
+  std::shared_ptr<Incoming> find(const wire::HandoffId& handoff) const;
+  Ending ending_of(const Incoming& incoming, TerminalKind kind, const Status& why) const;
+  void forget_if_over(const Incoming& incoming);
+
+  void count_end(const char* side, TerminalKind kind);
+  void count_stage(const char* stage, Duration took);
+  LinkEvents link_events();
+
+  net::Loop& loop_;
+  net::Poster poster_;
+  kv::Descriptor descriptor_;
+  Digest128 descriptor_digest_;
+  AgentOptions options_;
+  MetricsRegistry& metrics_;
+  Id128 incarnation_;
+  Instant started_;
+  Ledger ledger_;
+  ProducerCore producer_;
+  ConsumerCore consumer_;
+
+  std::map<SessionId, Peer> peers_;
+  std::map<Id128, Held> held_;
+  std::map<AttemptKey, std::shared_ptr<Outgoing>> outgoing_;
+  std::map<ChannelId, Outbox> outboxes_;
+  std::vector<device::HostBuffer> spare_;
+  std::map<FetchId, std::shared_ptr<Incoming>> fetches_;
+  std::map<wire::HandoffId, FetchId> by_handoff_;
+  std::map<ChannelId, std::vector<std::byte>> discarded_;
+  FetchId next_fetch_ = 1;
+
+  std::deque<std::variant<ProducerAction, ConsumerAction>> actions_;
+  bool is_pumping_ = false;
+  bool is_closing_ = false;
+  std::unique_ptr<net::Loop::Timer> timer_;
+  Instant armed_for_ = kFarFuture;
+
+  std::unique_ptr<Links> links_;
+  std::unique_ptr<Mover> mover_;  // Destroyed first: its jobs point into the rest.
+};
+
+}  // namespace isthmus::handoff

@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the producer's frames and chunks do at the consumer, up to owning.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "handoff/core/consumer.h"
+
+namespace isthmus::handoff {
+
+Status ConsumerCore::frame_in(SessionId session, const wire::Frame& frame, Instant now,
+                              ConsumerActions& out) {
+  const auto from = sessions_.find(session);
+  if (from == sessions_.end()) return Error{Code::kUnavailable, fmt::format("session {} isn't up", session)};
+  if (const auto* renewed = std::get_if<wire::Renewed>(&frame)) {
+    on_renewed(session, *renewed, now, out);
+    return ok_status();
+  }
+  const wire::Address* address = wire::address_of(frame);
+  if (address == nullptr || address->handoff.consumer != options_.incarnation ||
+      address->handoff.sequence >= next_sequence_) {
+    return Error{Code::kMalformed, fmt::format("{} from '{}' is of no handoff that this agent began",
+                                               wire::name(frame), from->second.name)};
+  }
+  Entry* entry = find(address->handoff, address->attempt);
+  if (entry == nullptr) return ok_status();  // Over, or of an attempt that is.
+  if (entry->producer != from->second.incarnation) {
+    return Error{Code::kMalformed,
+                 fmt::format("{} of handoff {} came from '{}', which isn't its producer", wire::name(frame),
+                             address->handoff.text(), from->second.name)};
+  }
+  on_handoff_frame(*entry, frame, now, out);
+  return ok_status();
+}
+
+void ConsumerCore::on_handoff_frame(Entry& entry, const wire::Frame& frame, Instant now,
+                                    ConsumerActions& out) {
+  const bool opening = entry.state == ConsumerState::kOpening || entry.state == ConsumerState::kPromised;
+  if (const auto* plan = std::get_if<wire::Plan>(&frame)) {
+    if (opening) on_plan(entry, *plan, now, out);
+  } else if (const auto* reject = std::get_if<wire::Reject>(&frame)) {
+    if (opening) on_reject(entry, *reject, now, out);
+  } else if (const auto* promised = std::get_if<wire::Promised>(&frame)) {
+    if (entry.state != ConsumerState::kOpening) return;
+    const Duration wait = std::min(wire::from_ms(promised->deadline_ms), options_.timings.promise_max);
+    move(entry, ConsumerState::kPromised, "promised", now + wait);
+    arm(entry);
+  } else if (const auto* busy = std::get_if<wire::Busy>(&frame)) {
+    if (!opening || entry.busy) return;
+    entry.busy = true;
+    entry.resend_at =
+        now + std::clamp<Duration>(wire::from_ms(busy->retry_after_ms), std::chrono::milliseconds(1),
+                                   options_.timings.resend_interval);
+    arm(entry);
+  } else if (const auto* seal = std::get_if<wire::Seal>(&frame)) {
+    on_seal(entry, *seal, now, out);
+  } else if (const auto* restart = std::get_if<wire::Restart>(&frame)) {
+    on_restart(entry, *restart, now, out);
+  } else if (std::holds_alternative<wire::Released>(frame)) {
+    if (entry.state == ConsumerState::kOwned) close(entry, "released");
+  } else if (const auto* cancel = std::get_if<wire::Cancel>(&frame)) {
+    if (entry.state >= ConsumerState::kOwned) return;
+    end(entry, TerminalKind::kCancelled,
+        Error{Code::kCancelled, fmt::format("cancelled by the producer: {}", cancel->detail)}, Tell::kNothing,
+        now, out);
+  } else if (const auto* abort = std::get_if<wire::Abort>(&frame)) {
+    if (entry.state >= ConsumerState::kOwned || entry.seal) return;  // SEAL can't be taken back.
+    end(entry, terminal_kind(abort->code),
+        Error{abort->code, fmt::format("aborted by the producer: {}", abort->detail)}, Tell::kNothing, now,
+        out);
+  }
+}
+
+Status ConsumerCore::check_plan(const Entry& entry, const wire::Plan& plan) const {
+  const auto differs = [](std::string_view what, std::string_view theirs, std::string_view ours) {
+    return Error{Code::kIncompatible, fmt::format("PLAN's {} '{}' isn't the own '{}'", what, theirs, ours)};
+  };
+  if (plan.source != entry.source) return differs("source", plan.source.hex(), entry.source.hex());
+  if (plan.verdict != entry.verdict.kind)
+    return differs("verdict", kv::name(plan.verdict), kv::name(entry.verdict.kind));
+  if (plan.wire_text != entry.verdict.wire.text())
+    return differs("wire form", plan.wire_text, entry.verdict.wire.text());
+  if (plan.tokens != entry.begin.wanted) {
+    return differs("tokens", fmt::format("[{}, {})", plan.tokens.begin, plan.tokens.end),
+                   fmt::format("[{}, {})", entry.begin.wanted.begin, entry.begin.wanted.end));
+  }
+  if (plan.chunk_count == 0 || plan.chunk_count > options_.limits.chunks_max ||
+      plan.address.generation == 0) {
+    return Error{Code::kIncompatible,
+                 fmt::format("PLAN of generation {} has {} chunks, 1 to {} are allowed",
+                             plan.address.generation, plan.chunk_count, options_.limits.chunks_max)};
+  }
+  return ok_status();
+}
+
+void ConsumerCore::on_plan(Entry& entry, const wire::Plan& plan, Instant now, ConsumerActions& out) {
+  const Status agreed = check_plan(entry, plan);
+  if (!agreed.ok()) return end(entry, TerminalKind::kRejected, agreed.error(), Tell::kAbort, now, out);
+  entry.address.generation = plan.address.generation;
+  entry.offered = plan;
+  entry.resend_at = kFarFuture;
+  // The lease counts from the sending of OPEN. After a promise that is long ago: the first RENEWED tells, and
+  // until then the states' own deadlines bound the wait.
+  const bool promised = entry.state == ConsumerState::kPromised;
+  entry.lease_end =
+      promised ? kFarFuture : entry.opened_at + wire::from_ms(plan.lease_ms) - options_.timings.lease_margin;
+  entry.renew_at = promised ? now : now + options_.timings.renew_interval;
+  move(entry, ConsumerState::kPlanning, "plan", now + options_.timings.plan_max);
+  arm(entry);
+  out.push_back(MakePlan{entry.address.handoff, entry.address.attempt, entry.source, entry.begin.target,
+                         entry.verdict, entry.begin.wanted});
+}
+
+void ConsumerCore::on_reject(Entry& entry, const wire::Reject& reject, Instant now, ConsumerActions& out) {
+  std::string detail = fmt::format("rejected by the producer: {}", reject.detail);
+  if (reject.fault != wire::TicketFault::kNone)
+    detail += fmt::format(" [ticket: {}]", wire::name(reject.fault));
+  const TerminalKind kind = reject.code == Code::kExhausted   ? TerminalKind::kExhausted
+                            : reject.code == Code::kCancelled ? TerminalKind::kCancelled
+                                                              : TerminalKind::kRejected;
+  end(entry, kind, Error{reject.code, std::move(detail)}, Tell::kNothing, now, out);
+}
+
+void ConsumerCore::on_renewed(SessionId session, const wire::Renewed& renewed, Instant now,
+                              ConsumerActions& out) {
+  for (const wire::Renewed::Item& item : renewed.items) {
+    Entry* entry = find(item.address.handoff, item.address.attempt);
+    if (entry == nullptr || item.number != entry->renew_number || entry->seal) continue;
+    if (entry->producer != sessions_.at(session).incarnation) continue;
+    const bool leased = entry->state == ConsumerState::kPlanning ||
+                        entry->state == ConsumerState::kReserving ||
+                        entry->state == ConsumerState::kReceiving;
+    if (!leased) continue;
+    if (item.lease_ms == 0) {
+      end(*entry, TerminalKind::kExpired, Error{Code::kAborted, "the producer has no such lease any more"},
+          Tell::kAbort, now, out);
+      continue;
+    }
+    const Instant lease_end =
+        entry->renew_sent + wire::from_ms(item.lease_ms) - options_.timings.lease_margin;
+    if (entry->lease_end == kFarFuture && entry->state == ConsumerState::kReceiving)
+      entry->state_end = kFarFuture;
+    entry->lease_end = entry->lease_end == kFarFuture ? lease_end : std::max(entry->lease_end, lease_end);
+    arm(*entry);
+  }
+}
+
+// --- Receiving
+
+void ConsumerCore::start_receiving(Entry& entry, Instant now, ConsumerActions& out) {
+  entry.channels.clear();
+  for (auto it = channels_.lower_bound({entry.begin.session, 0});
+       it != channels_.end() && it->session == entry.begin.session; ++it) {
+    entry.channels.push_back(it->number);
+    entry.unquiet.insert(*it);
+  }
+  if (entry.channels.empty()) {
+    return end(entry, TerminalKind::kPeerLost, Error{Code::kUnavailable, "no data channel is left"},
+               Tell::kAbort, now, out);
+  }
+  const bool confirmed = entry.lease_end != kFarFuture;
+  move(entry, ConsumerState::kReceiving, "capacity",
+       confirmed ? kFarFuture : now + options_.timings.open_max);
+  entry.placed.assign(entry.plan->chunk_count, false);
+  entry.resend_at = now + options_.timings.resend_interval;
+  arm(entry);
+  grant_credit(entry, false, out);
+}
+
+// Chunk i uses slot i % slots: it may come once chunk i - slots has left it.
+void ConsumerCore::grant_credit(Entry& entry, bool repeat, ConsumerActions& out) {
+  const std::uint32_t before = entry.granted;
+  while (entry.granted < entry.plan->chunk_count) {
+    Slot& slot = entry.slots[entry.granted % entry.slots.size()];
+    if (slot.use != SlotUse::kFree) break;
+    slot = {SlotUse::kGranted, entry.address.generation, entry.granted, {}};
+    ++entry.granted;
+  }
+  if (entry.granted == before && !repeat) return;
+  if (entry.granted == 0) return;
+  send(entry,
+       wire::Credit{entry.address, static_cast<std::uint32_t>(entry.slots.size()), entry.granted,
+                    entry.channels},
+       out);
+}
+
+Result<Judgement> ConsumerCore::judge(ChannelId channel, const wire::ChunkHeader& header, std::uint64_t bytes,
+                                      Instant now) {
+  (void)now;
+  const auto refuse = [](std::string detail) {
+    return Error{Code::kMalformed, "chunk: " + std::move(detail)};
+  };
+  const auto session = sessions_.find(channel.session);
+  if (session == sessions_.end() || !channels_.contains(channel) || landing_.contains(channel)) {
+    return refuse(fmt::format("channel {} isn't ready for one", channel.number));
+  }
+  const wire::Address& address = header.address;
+  if (header.stored_bytes != bytes)
+    return refuse(fmt::format("header says {} bytes, the message has {}", header.stored_bytes, bytes));
+  if (address.handoff.consumer != options_.incarnation || address.handoff.sequence == 0 ||
+      address.handoff.sequence >= next_sequence_) {
+    return refuse(fmt::format("handoff {} isn't one that this agent began", address.handoff.text()));
+  }
+  Entry* entry = find(address.handoff.sequence);
+  if (entry != nullptr && entry->producer != session->second.incarnation) {
+    return refuse(fmt::format("handoff {} isn't with '{}'", address.handoff.text(), session->second.name));
+  }
+  if (entry != nullptr && entry->state == ConsumerState::kReceiving &&
+      address.attempt == entry->address.attempt && address.generation == entry->address.generation) {
+    ISTHMUS_TRY(const Judgement judgement, judge_current(*entry, channel, header));
+    landing_[channel] = {address.handoff.sequence, judgement.slot, judgement.place};
+    return judgement;
+  }
+  // Sent before the producer knew that it isn't wanted any more.
+  if (bytes > options_.limits.discard_bytes_max) return refuse(fmt::format("stale, of {} bytes", bytes));
+  landing_[channel] = {};
+  return Judgement{false, address.handoff, address.attempt, header.index, 0, bytes};
+}
+
+Result<Judgement> ConsumerCore::judge_current(Entry& entry, ChannelId channel,
+                                              const wire::ChunkHeader& header) {
+  const auto refuse = [&](std::string detail) {
+    return Error{Code::kMalformed, fmt::format("chunk {} of handoff {}: {}", header.index,
+                                               header.address.handoff.text(), detail)};
+  };
+  if (!entry.unquiet.contains(channel))
+    return refuse(fmt::format("it came on channel {} after the fence", channel.number));
+  if (header.plan != entry.plan->digest)
+    return refuse(fmt::format("plan {} isn't {}", header.plan.hex(), entry.plan->digest.hex()));
+  if (header.index >= entry.granted) return refuse(fmt::format("credit reaches to {}", entry.granted));
+  const auto slot_index = static_cast<std::uint32_t>(header.index % entry.slots.size());
+  if (header.slot != slot_index)
+    return refuse(fmt::format("slot {} isn't its slot {}", header.slot, slot_index));
+  ISTHMUS_TRY(wire::equal_geometry(header, entry.plan->geometry(header.index)));
+  Judgement judgement{true,       header.address.handoff, header.address.attempt, header.index,
+                      slot_index, header.stored_bytes};
+  Slot& slot = entry.slots[slot_index];
+  const bool expected = slot.use == SlotUse::kGranted && slot.index == header.index &&
+                        slot.generation == header.address.generation;
+  if (!expected) {  // A repeated chunk: the first one counts.
+    judgement.place = false;
+    return judgement;
+  }
+  slot.use = SlotUse::kLanding;
+  slot.channel = channel;
+  return judgement;
+}
+
+void ConsumerCore::chunk_arrived(ChannelId channel, Instant now, ConsumerActions& out) {
+  const auto found = landing_.find(channel);
+  if (found == landing_.end()) return;
+  const Landing landing = found->second;
+  landing_.erase(found);
+  Entry* entry = landing.place ? find(landing.sequence) : nullptr;
+  if (entry == nullptr) return;
+  Slot& slot = entry->slots[landing.slot];
+  if (entry->state == ConsumerState::kReceiving && slot.generation == entry->address.generation) {
+    slot.use = SlotUse::kPlacing;
+    out.push_back(PlaceChunk{entry->address.handoff, entry->address.attempt, slot.generation, slot.index,
+                             landing.slot});
+    return;
+  }
+  slot.use = SlotUse::kFree;
+  if (entry->state == ConsumerState::kReceiving) return grant_credit(*entry, false, out);
+  settle(*entry, out);
+  (void)now;
+}
+
+void ConsumerCore::chunk_placed(const PlaceChunk& chunk, Status status, Instant now, ConsumerActions& out) {
+  Entry* entry = find(chunk.handoff, chunk.attempt);
+  if (entry == nullptr || chunk.slot >= entry->slots.size()) return;
+  Slot& slot = entry->slots[chunk.slot];
+  if (slot.use != SlotUse::kPlacing || slot.index != chunk.index || slot.generation != chunk.generation)
+    return;
+  slot.use = SlotUse::kFree;
+  if (entry->state != ConsumerState::kReceiving) return settle(*entry, out);
+  if (chunk.generation != entry->address.generation) return grant_credit(*entry, false, out);
+  if (!status.ok()) {
+    const std::string detail = fmt::format("chunk {}: {}", chunk.index, status.error().detail);
+    return end(*entry, terminal_kind(status.code()), Error{status.code(), detail}, Tell::kAbort, now, out);
+  }
+  entry->placed[chunk.index] = true;
+  ++entry->placed_count;
+  entry->resend_at = now + options_.timings.resend_interval;
+  arm(*entry);
+  grant_credit(*entry, false, out);
+  maybe_verify(*entry, now, out);
+}
+
+void ConsumerCore::fence_seen(ChannelId channel, std::uint64_t token, Instant now, ConsumerActions& out) {
+  Entry* entry = find(token >> 16);
+  if (entry == nullptr || entry->address.attempt != (token & wire::kAttemptMax)) return;
+  const auto session = sessions_.find(channel.session);
+  if (session == sessions_.end() || session->second.incarnation != entry->producer) return;
+  if (entry->unquiet.erase(channel) == 0) return;
+  if (entry->state == ConsumerState::kReceiving) return maybe_verify(*entry, now, out);
+  settle(*entry, out);
+}
+
+void ConsumerCore::on_restart(Entry& entry, const wire::Restart& restart, Instant now, ConsumerActions& out) {
+  const bool live = entry.state == ConsumerState::kPlanning || entry.state == ConsumerState::kReserving ||
+                    entry.state == ConsumerState::kReceiving;
+  if (!live || entry.seal || restart.address.generation <= entry.address.generation) return;
+  entry.address.generation = restart.address.generation;
+  if (entry.state != ConsumerState::kReceiving) return;
+  entry.placed.assign(entry.plan->chunk_count, false);
+  entry.placed_count = 0;
+  entry.granted = 0;
+  // Slots that a void chunk still fills stay taken until it has left them.
+  for (Slot& slot : entry.slots) {
+    if (slot.use == SlotUse::kGranted) slot.use = SlotUse::kFree;
+  }
+  out.push_back(VoidChunks{entry.address.handoff, entry.address.attempt, entry.address.generation});
+  grant_credit(entry, false, out);
+  (void)now;
+}
+
+// --- SEAL
+
+Status ConsumerCore::check_seal(const Entry& entry, const wire::Seal& seal) const {
+  if (!equal_constant_time(wire::seal_mac(entry.session_key, seal), seal.mac)) {
+    return Error{Code::kCorrupt, "SEAL's MAC is wrong"};
+  }
+  if (seal.plan != entry.offered->plan) {
+    return Error{Code::kCorrupt,
+                 fmt::format("SEAL is of plan {}, not {}", seal.plan.hex(), entry.offered->plan.hex())};
+  }
+  if (seal.tokens != entry.begin.wanted) {
+    return Error{Code::kCorrupt,
+                 fmt::format("SEAL is of tokens [{}, {}), not [{}, {})", seal.tokens.begin, seal.tokens.end,
+                             entry.begin.wanted.begin, entry.begin.wanted.end)};
+  }
+  if (seal.token_digest != entry.begin.token_digest) {
+    return Error{Code::kIncompatible,
+                 fmt::format("the sealed state is of other tokens: chain {} isn't the own {}",
+                             seal.token_digest.hex(), entry.begin.token_digest.hex())};
+  }
+  return ok_status();
+}
+
+void ConsumerCore::on_seal(Entry& entry, const wire::Seal& seal, Instant now, ConsumerActions& out) {
+  const bool planned = entry.state == ConsumerState::kPlanning || entry.state == ConsumerState::kReserving ||
+                       entry.state == ConsumerState::kReceiving;
+  if (!planned || entry.seal || seal.address.generation != entry.address.generation) return;
+  const bool finished = seal.finish != wire::FinishState::kNone;
+  if (!finished && entry.state != ConsumerState::kReceiving) return;
+  const Status checked = check_seal(entry, seal);
+  if (!checked.ok())
+    return end(entry, terminal_kind(checked.code()), checked.error(), Tell::kAbort, now, out);
+  entry.seal = SealInfo{seal.tokens, seal.token_digest, seal.tile_root, seal.first_tokens, seal.finish};
+  if (finished) return end(entry, TerminalKind::kFinished, ok_status(), Tell::kDone, now, out);
+  entry.renew_at = kFarFuture;
+  entry.state_end = now + options_.timings.verify_max;
+  arm(entry);
+  maybe_verify(entry, now, out);
+}
+
+// The state may be read back once all has come, and nothing can come any more: sealed, placed, every channel
+// fenced.
+void ConsumerCore::maybe_verify(Entry& entry, Instant now, ConsumerActions& out) {
+  if (entry.state != ConsumerState::kReceiving || !entry.seal || !entry.unquiet.empty() ||
+      has_work_in_flight(entry))
+    return;
+  if (entry.placed_count < entry.plan->chunk_count) {
+    const std::string detail = fmt::format("sealed and fenced with {} of {} chunks here", entry.placed_count,
+                                           entry.plan->chunk_count);
+    return end(entry, TerminalKind::kCorrupt, Error{Code::kCorrupt, detail}, Tell::kAbort, now, out);
+  }
+  move(entry, ConsumerState::kVerifying, "complete", now + options_.timings.verify_max);
+  entry.resend_at = kFarFuture;
+  entry.verifying = true;
+  arm(entry);
+  out.push_back(Verify{entry.address.handoff, entry.address.attempt, *entry.seal});
+}
+
+void ConsumerCore::verified(const wire::HandoffId& handoff, std::uint32_t attempt, Status status, Instant now,
+                            ConsumerActions& out) {
+  Entry* entry = find(handoff, attempt);
+  if (entry == nullptr || !entry->verifying) return;
+  entry->verifying = false;
+  if (entry->state != ConsumerState::kVerifying) return settle(*entry, out);
+  if (!status.ok()) {
+    const auto kind = terminal_kind(status.code());
+    return end(*entry, kind, std::move(status), Tell::kAbort, now, out);
+  }
+  if (now >= entry->begin.deadline) {
+    end_if_late(*entry, now, out);
+    return;
+  }
+  own(*entry, now, out);
+}
+
+}  // namespace isthmus::handoff

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Test only: descriptors, plans, keys and ids that the tests of both cores use.
+#pragma once
+
+#include <cstdint>
+
+#include "base/digest.h"
+#include "base/id.h"
+#include "base/mac.h"
+#include "handoff/core/protocol.h"
+#include "kv/descriptor.h"
+#include "kv/geometry.h"
+
+namespace isthmus::handoff::testing {
+
+// Tokens of one chunk of plan_facts().
+inline constexpr std::uint64_t kTestTile = 256;
+
+// f16 rows (llama.cpp's storage) and f32 blocks (OpenVINO's) of one small model.
+kv::Descriptor source_descriptor();
+kv::Descriptor target_descriptor();
+// A plan of one chunk a tile of 256 tokens.
+PlanFacts plan_facts(kv::TokenRange tokens);
+Digest128 token_digest_of(std::uint64_t end);
+Id128 test_id(std::uint64_t kind, std::uint64_t number);
+Key test_key(std::uint8_t fill);
+
+}  // namespace isthmus::handoff::testing

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Test only: both cores under virtual time, over a network that loses, repeats, reorders and stops, with
+// checkers that share no code with the cores. One seed, one run.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <queue>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "handoff/core/consumer.h"
+#include "handoff/core/fixtures.h"
+#include "handoff/core/ledger.h"
+#include "handoff/core/producer.h"
+
+namespace isthmus::handoff::testing {
+
+struct Faults {
+  double control_lost = 0, control_repeated = 0;
+  double channel_dies = 0;      // A message on a data channel kills it.
+  double crash = 0, pause = 0;  // Per request, at a random moment.
+  double cancel = 0, preempt = 0, prefill_fails = 0, corrupt = 0, refuses_memory = 0, sticks = 0,
+         second_opener = 0;
+  double promised = 0;  // OPEN before admission.
+  double finished = 0;
+};
+
+// What a run did and every rule that it broke.
+struct Outcome {
+  std::uint64_t begun = 0, owned = 0, retried = 0;
+  std::map<std::string, std::uint64_t> consumer_ends, producer_ends;
+  std::set<std::string> transitions;    // "P growing>sealed" of all that happened.
+  std::vector<std::string> violations;  // At most 20.
+  std::uint64_t trace = 0;              // Digest of the sequence of events.
+};
+
+class World {
+ public:
+  World(std::uint64_t seed, Faults faults, std::uint32_t requests);
+  ~World();
+  Outcome run();
+
+ private:
+  struct Link;
+  struct Agent;
+  struct Request;
+  struct Pages;
+  struct Memory;
+  using Task = std::function<void()>;
+  struct Scheduled {
+    Duration at;
+    std::uint64_t order;
+    std::size_t agent;
+    std::uint64_t life;
+    std::shared_ptr<Task> task;
+    bool operator>(const Scheduled& other) const {
+      return std::tie(at, order) > std::tie(other.at, other.order);
+    }
+  };
+
+  Instant now() const { return Instant{now_}; }
+  bool chance(double probability) {
+    return probability > 0 && std::uniform_real_distribution<>(0, 1)(rng_) < probability;
+  }
+  std::int64_t between(std::int64_t low, std::int64_t high) {
+    return std::uniform_int_distribution<std::int64_t>(low, high)(rng_);
+  }
+  Duration ms(std::int64_t low, std::int64_t high) {
+    return std::chrono::microseconds(between(low * 1000, high * 1000));
+  }
+  void at(std::size_t agent, Duration delay, Task task);  // Runs unless the agent has died meanwhile.
+  void world_at(Duration delay, Task task);
+  void violation(std::string text);
+  void wake(std::size_t agent);
+  void after_event(std::size_t agent);
+
+  void start_agent(std::size_t index);
+  void crash(std::size_t index);
+  void connect(std::size_t producer, std::size_t consumer);
+  void link_down(const std::shared_ptr<Link>& link);
+  void channel_down(const std::shared_ptr<Link>& link, std::uint32_t number);
+  void send_control(std::size_t from, SessionId session, const wire::Frame& frame);
+  void deliver_control(const std::shared_ptr<Link>& link, bool to_consumer, std::vector<std::byte> bytes);
+  void send_data(const std::shared_ptr<Link>& link, std::uint32_t number, Task deliver);
+
+  void start_request(std::size_t index);
+  void admit(std::size_t index);
+  void prefill_step(std::size_t index, std::uint64_t generation);
+  void begin_at(std::size_t consumer, std::size_t request, int tries_left);
+  void act(std::size_t agent, ProducerActions actions);
+  void act(std::size_t agent, ConsumerActions actions);
+  void send_chunk(std::size_t agent, const SendChunk& send);
+  void chunk_message(const std::shared_ptr<Link>& link, std::size_t producer, const SendChunk& send,
+                     std::uint64_t value);
+  void chunk_comes(const std::shared_ptr<Link>& link, std::uint32_t number, const wire::ChunkHeader& header,
+                   std::uint64_t value);
+  void place_chunk(std::size_t agent, const PlaceChunk& place);
+  void verify(std::size_t agent, const Verify& verify);
+  void owned(std::size_t agent, const Own& own);
+  void consumer_ended(std::size_t agent, const ConsumerHandoffEnded& ended);
+  void finish();
+
+  std::mt19937_64 rng_;
+  Faults faults_;
+  std::uint32_t request_count_;
+  Duration now_{0};
+  std::uint64_t order_ = 0, next_session_ = 1, next_life_ = 1;
+  std::priority_queue<Scheduled, std::vector<Scheduled>, std::greater<>> queue_;
+  std::vector<std::unique_ptr<Agent>> agents_;
+  std::vector<std::unique_ptr<Request>> requests_;
+  std::map<SessionId, std::shared_ptr<Link>> links_;
+  Outcome outcome_;
+};
+
+}  // namespace isthmus::handoff::testing

@@ -1,0 +1,542 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the consumer's frames do at the producer, and the flow of chunks up to SEAL.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "handoff/core/producer.h"
+
+namespace isthmus::handoff {
+namespace {
+
+// The reasons of a refused verdict in one line, for the peer's log.
+std::string summary(const std::vector<kv::Reason>& reasons) {
+  std::string text;
+  for (const kv::Reason& reason : reasons) {
+    text += fmt::format("{}{}: '{}' here, '{}' there", text.empty() ? "" : "; ", reason.path, reason.source,
+                        reason.target);
+  }
+  return text;
+}
+
+std::vector<kv::Reason> bounded(const std::vector<kv::Reason>& reasons) {
+  std::vector<kv::Reason> kept(reasons.begin(), reasons.begin() + static_cast<std::ptrdiff_t>(std::min(
+                                                                      reasons.size(), wire::kReasonsMax)));
+  for (kv::Reason& reason : kept) {
+    for (std::string* text : {&reason.path, &reason.source, &reason.target, &reason.text})
+      *text = clip(std::move(*text));
+  }
+  return kept;
+}
+
+}  // namespace
+
+Status ProducerCore::frame_in(SessionId session, const wire::Frame& frame, Instant now,
+                              ProducerActions& out) {
+  const Peer* from = peer(session);
+  if (from == nullptr) return Error{Code::kUnavailable, fmt::format("session {} isn't up", session)};
+  const wire::Address* address = wire::address_of(frame);
+  if (address != nullptr && address->handoff.consumer != from->incarnation) {
+    return Error{Code::kMalformed,
+                 fmt::format("{} of handoff {} came from '{}', incarnation {}", wire::name(frame),
+                             address->handoff.text(), from->name, from->incarnation.hex())};
+  }
+  if (const auto* open = std::get_if<wire::Open>(&frame)) {
+    on_open(session, *open, now, out);
+  } else if (const auto* credit = std::get_if<wire::Credit>(&frame)) {
+    on_credit(session, *credit, now, out);
+  } else if (const auto* done = std::get_if<wire::Done>(&frame)) {
+    on_done(session, *done, now, out);
+  } else if (const auto* cancel = std::get_if<wire::Cancel>(&frame)) {
+    const Error why{Code::kCancelled, fmt::format("cancelled by the consumer: {}", cancel->detail)};
+    on_stop(session, cancel->address, cancel->channels, {TerminalKind::kCancelled, why, true, false}, now,
+            out);
+  } else if (const auto* abort = std::get_if<wire::Abort>(&frame)) {
+    const Error why{abort->code, fmt::format("aborted by the consumer: {}", abort->detail)};
+    on_stop(session, abort->address, abort->channels, {terminal_kind(abort->code), why, false, false}, now,
+            out);
+  } else if (const auto* renew = std::get_if<wire::Renew>(&frame)) {
+    on_renew(session, *renew, now, out);
+  } else {
+    return Error{Code::kMalformed, fmt::format("{} isn't a consumer's frame", wire::name(frame))};
+  }
+  return ok_status();
+}
+
+// --- OPEN
+
+void ProducerCore::on_open(SessionId session, const wire::Open& open, Instant now, ProducerActions& out) {
+  const Ended* ended = ended_handoffs_.find(open.address.handoff, now);
+  if (ended != nullptr && open.address.attempt <= ended->attempt) {
+    const Code code = ended->code == Code::kOk ? Code::kAborted : ended->code;
+    const std::string detail = ended->detail.empty() ? "this handoff is over" : ended->detail;
+    out.push_back(SendFrame{session, wire::Reject{open.address, code, detail, ended->fault, ended->reasons}});
+    return;
+  }
+  if (repeat_answer(session, open, now, out)) return;
+  const Result<wire::SignedTicket> ticket = wire::parse_ticket(open.ticket);
+  if (!ticket.ok()) {
+    return reject(session, open, {},
+                  {Code::kMalformed, ticket.error().detail, wire::TicketFault::kMalformed, {}}, now, out);
+  }
+  const wire::Ticket& stated = ticket->ticket;
+  if (std::optional<Refusal> refusal = check_ticket(session, open, *ticket, now)) {
+    return reject(session, open, {}, std::move(*refusal), now, out);
+  }
+  Entry* entry = find(stated.reservation);
+  if (entry == nullptr) {
+    const Ended* past = ended_reservations_.find(stated.reservation, now);
+    if (past == nullptr && stated.may_precede_admission) return promise(session, open, stated, now, out);
+    Refusal refusal{
+        Code::kNotFound, "the reservation isn't known here", wire::TicketFault::kUnknownReservation, {}};
+    if (past != nullptr)
+      refusal.detail = fmt::format("the reservation is over ({}): {}", name(past->kind), past->detail);
+    if (past != nullptr && past->code != Code::kOk) refusal.code = past->code;
+    return reject(session, open, stated.reservation, std::move(refusal), now, out);
+  }
+  if (entry->state == ProducerState::kPromised) return promise(session, open, stated, now, out);
+  if (std::optional<Refusal> refusal = check_reserved(*entry, open, stated)) {
+    return reject(session, open, stated.reservation, std::move(*refusal), now, out);
+  }
+  open_slot(*entry, session, open, now, out);
+}
+
+// An OPEN that is being served already gets its answer again, also when its ticket has expired since.
+bool ProducerCore::repeat_answer(SessionId session, const wire::Open& open, Instant now,
+                                 ProducerActions& out) {
+  Entry* entry = find(open.address.handoff);
+  if (entry == nullptr) return false;
+  if (entry->promised) {
+    if (entry->promised->open.address.attempt != open.address.attempt) return false;
+    out.push_back(SendFrame{session, wire::Promised{open.address, wire::to_ms(entry->state_end - now)}});
+    return true;
+  }
+  if (entry->attempt->number < open.address.attempt) return false;
+  open_slot(*entry, session, open, now, out);
+  return true;
+}
+
+std::optional<ProducerCore::Refusal> ProducerCore::check_ticket(SessionId session, const wire::Open& open,
+                                                                const wire::SignedTicket& ticket,
+                                                                Instant now) const {
+  const wire::TicketFence fence{options_.name, options_.incarnation, wire::to_ms(now - options_.started)};
+  const wire::TicketFault fault = wire::verify(ticket, options_.fleet_key, fence);
+  if (fault != wire::TicketFault::kNone) {
+    return Refusal{Code::kAborted, fmt::format("ticket refused: {}", wire::name(fault)), fault, {}};
+  }
+  const Mac proof = wire::open_proof(peer(session)->session_key, ticket.ticket.nonce, open.address.handoff,
+                                     open.address.attempt);
+  if (!equal_constant_time(proof, open.proof)) {
+    return Refusal{Code::kAborted,
+                   "the opener didn't prove that it holds the session's key",
+                   wire::TicketFault::kNoProof,
+                   {}};
+  }
+  return std::nullopt;
+}
+
+std::optional<ProducerCore::Refusal> ProducerCore::check_reserved(const Entry& entry, const wire::Open& open,
+                                                                  const wire::Ticket& ticket) const {
+  if (entry.spec.source != ticket.descriptor) {
+    return Refusal{Code::kIncompatible,
+                   fmt::format("the ticket is for descriptor {}, the reservation's is {}",
+                               ticket.descriptor.hex(), entry.spec.source.hex()),
+                   wire::TicketFault::kOtherDescriptor,
+                   {}};
+  }
+  if (!entry.spec.tokens.contains(open.wanted) || open.wanted.end != entry.spec.tokens.end) {
+    return Refusal{
+        Code::kInvalidArgument,
+        fmt::format("tokens [{}, {}) are wanted, the reservation is [{}, {}) and must be read to its end",
+                    open.wanted.begin, open.wanted.end, entry.spec.tokens.begin, entry.spec.tokens.end),
+        wire::TicketFault::kOtherRange,
+        {}};
+  }
+  return std::nullopt;
+}
+
+// No capacity is held for a promise: it is a note that an opener waits.
+void ProducerCore::promise(SessionId session, const wire::Open& open, const wire::Ticket& ticket, Instant now,
+                           ProducerActions& out) {
+  Entry* waiting = find(ticket.reservation);
+  if (waiting != nullptr && waiting->promised->open.address.handoff != open.address.handoff) {
+    out.push_back(SendFrame{session, wire::Busy{open.address, wire::to_ms(options_.timings.busy_retry)}});
+    return;
+  }
+  if (waiting == nullptr) {
+    if (reservations_.size() >= options_.limits.reservations_max) {
+      return reject(session, open, ticket.reservation, {Code::kExhausted, "too many reservations", {}, {}},
+                    now, out);
+    }
+    waiting = &reservations_[ticket.reservation];
+    waiting->spec.id = ticket.reservation;
+    waiting->state = ProducerState::kPromised;
+    waiting->state_end = now + std::min(options_.timings.promise_max, wire::from_ms(open.deadline_ms));
+    handoffs_[open.address.handoff] = ticket.reservation;
+    arm(*waiting);
+  }
+  waiting->promised = PromisedOpen{session, open};
+  out.push_back(SendFrame{session, wire::Promised{open.address, wire::to_ms(waiting->state_end - now)}});
+}
+
+void ProducerCore::open_slot(Entry& entry, SessionId session, const wire::Open& open, Instant now,
+                             ProducerActions& out) {
+  if (entry.state == ProducerState::kPinned) return take_slot(entry, session, open, now, out);
+  const bool same = entry.attempt && entry.attempt->handoff == open.address.handoff;
+  const bool live = entry.state == ProducerState::kOpened || entry.state == ProducerState::kGrowing ||
+                    entry.state == ProducerState::kSealed;
+  if (same && live && entry.attempt->number == open.address.attempt) {  // A repeated OPEN: the same answer.
+    if (entry.attempt->plan) send_plan(entry, now, out);
+    if (entry.state == ProducerState::kSealed) out.push_back(SendFrame{session, *entry.attempt->seal});
+    return;
+  }
+  if (same && open.address.attempt < entry.attempt->number) return;
+  out.push_back(SendFrame{session, wire::Busy{open.address, wire::to_ms(options_.timings.busy_retry)}});
+  if (same && live) {
+    const Error why{Code::kAborted, fmt::format("replaced by attempt {}", open.address.attempt)};
+    end_attempt(entry, {TerminalKind::kFailed, why, false, false}, now, out);
+  }
+}
+
+void ProducerCore::take_slot(Entry& entry, SessionId session, const wire::Open& open, Instant now,
+                             ProducerActions& out) {
+  const kv::Descriptor* target = peer(session)->find(open.target);
+  if (target == nullptr) {
+    const std::string detail = fmt::format("descriptor {} wasn't in this session's HELLO", open.target.hex());
+    return reject(session, open, entry.spec.id, {Code::kIncompatible, detail, {}, {}}, now, out);
+  }
+  const auto source = std::ranges::find_if(
+      options_.descriptors, [&](const auto& each) { return each.digest() == entry.spec.source; });
+  ISTHMUS_CHECK(source != options_.descriptors.end());
+  kv::Verdict verdict = kv::negotiate(*source, *target, entry.spec.policy);
+  if (verdict.kind == kv::VerdictKind::kReject) {
+    return reject(session, open, entry.spec.id,
+                  {Code::kIncompatible, clip(summary(verdict.rejects)), {}, bounded(verdict.rejects)}, now,
+                  out);
+  }
+  move(entry, ProducerState::kOpened, "open");
+  Attempt& attempt = entry.attempt.emplace(Attempt{});
+  attempt.handoff = open.address.handoff;
+  attempt.number = open.address.attempt;
+  attempt.session = session;
+  attempt.offer.source = entry.spec.source;
+  attempt.offer.tokens = open.wanted;
+  attempt.offer.verdict = verdict.kind;
+  attempt.offer.wire_text = verdict.wire.text();
+  handoffs_[attempt.handoff] = entry.spec.id;
+  const Instant request_end = now + wire::from_ms(open.deadline_ms);
+  entry.lease_end =
+      std::max(entry.lease_end, std::min({now + options_.timings.lease, entry.spec.deadline, request_end}));
+  entry.state_end = now + options_.timings.plan_max;
+  arm(entry);
+  out.push_back(MakePlan{attempt.handoff, attempt.number, entry.spec.source, open.target, std::move(verdict),
+                         open.wanted});
+}
+
+void ProducerCore::reject(SessionId session, const wire::Open& open, const Id128& reservation,
+                          Refusal refusal, Instant now, ProducerActions& out) {
+  const wire::Address& address = open.address;
+  refusal.detail = clip(std::move(refusal.detail));
+  Ended ended{address.attempt, TerminalKind::kRejected,         refusal.code, refusal.detail, refusal.fault,
+              refusal.reasons, now + options_.timings.tombstone};
+  ended_handoffs_.put(address.handoff, std::move(ended), options_.limits.tombstones_max);
+  out.push_back(ProducerHandoffEnded{address.handoff, address.attempt, reservation, TerminalKind::kRejected,
+                                     Error{refusal.code, refusal.detail}, refusal.fault});
+  out.push_back(SendFrame{session, wire::Reject{address, refusal.code, refusal.detail, refusal.fault,
+                                                std::move(refusal.reasons)}});
+}
+
+// --- PLAN, CREDIT, chunks, SEAL
+
+void ProducerCore::plan_ready(const wire::HandoffId& handoff, std::uint32_t attempt, PlanFacts plan,
+                              Instant now, ProducerActions& out) {
+  Entry* entry = find(handoff, attempt);
+  if (entry == nullptr || entry->state != ProducerState::kOpened || entry->attempt->plan) return;
+  if (plan.chunk_count == 0 || plan.chunk_count > options_.limits.chunks_max) {
+    const Error why{Code::kExhausted, fmt::format("a plan of {} chunks, 1 to {} are allowed",
+                                                  plan.chunk_count, options_.limits.chunks_max)};
+    return end_attempt(*entry, {TerminalKind::kExhausted, why, false, true}, now, out);
+  }
+  wire::Plan& offer = entry->attempt->offer;
+  offer.plan = plan.digest;
+  offer.chunk_count = plan.chunk_count;
+  offer.slot_bytes = plan.slot_bytes;
+  offer.total_bytes = plan.total_bytes;
+  entry->attempt->plan = std::move(plan);
+  entry->state_end = kFarFuture;
+  arm(*entry);
+  send_plan(*entry, now, out);
+  maybe_seal(*entry, now, out);
+}
+
+void ProducerCore::plan_failed(const wire::HandoffId& handoff, std::uint32_t attempt, Error why, Instant now,
+                               ProducerActions& out) {
+  Entry* entry = find(handoff, attempt);
+  if (entry == nullptr || entry->state != ProducerState::kOpened || entry->attempt->plan) return;
+  const TerminalKind kind = terminal_kind(why.code);
+  end_attempt(*entry, {kind, std::move(why), false, true}, now, out);
+}
+
+void ProducerCore::send_plan(Entry& entry, Instant now, ProducerActions& out) {
+  wire::Plan offer = entry.attempt->offer;
+  offer.address = address_of(entry);
+  offer.lease_ms = wire::to_ms(entry.lease_end - now);
+  out.push_back(SendFrame{entry.attempt->session, std::move(offer)});
+}
+
+void ProducerCore::on_credit(SessionId session, const wire::Credit& credit, Instant now,
+                             ProducerActions& out) {
+  Entry* entry = find(credit.address.handoff, credit.address.attempt);
+  const bool live =
+      entry != nullptr && (entry->state == ProducerState::kOpened || entry->state == ProducerState::kGrowing);
+  if (!live) {
+    // The consumer must be able to reuse its memory: nothing of this attempt comes, or comes any more.
+    const bool fenced = entry == nullptr || entry->attempt->fenced;
+    if (fenced) fence_channels(session, credit.address, credit.channels, out);
+    return;
+  }
+  Attempt& attempt = *entry->attempt;
+  if (session != attempt.session || credit.address.generation != entry->generation || !attempt.plan) return;
+  if (attempt.slots == 0) {
+    std::vector<ChannelId> channels =
+        attempt.channels;  // One list for all generations, so that one fence covers it.
+    if (channels.empty()) {
+      for (const std::uint32_t number : credit.channels) channels.push_back({session, number});
+    }
+    const bool bound =
+        std::ranges::all_of(channels, [&](const ChannelId& channel) { return channels_.contains(channel); });
+    if (channels.empty() || !bound || credit.slots > options_.limits.slots_max) {
+      const Error why{
+          Code::kUnavailable,
+          fmt::format("CREDIT names {} channels, {}all bound, and {} slots of at most {}", channels.size(),
+                      bound ? "" : "not ", credit.slots, options_.limits.slots_max)};
+      return end_attempt(*entry, {TerminalKind::kPeerLost, why, false, true}, now, out);
+    }
+    attempt.channels = std::move(channels);
+    attempt.slots = credit.slots;
+  }
+  attempt.granted = std::max(attempt.granted, std::min(credit.chunks_granted, attempt.plan->chunk_count));
+  if (entry->state == ProducerState::kOpened) move(*entry, ProducerState::kGrowing, "credit");
+  pump(*entry, now, out);
+}
+
+void ProducerCore::fence_channels(SessionId session, const wire::Address& address,
+                                  const std::vector<std::uint32_t>& numbers, ProducerActions& out) {
+  for (const std::uint32_t number : numbers) {
+    const ChannelId channel{session, number};
+    if (channels_.contains(channel))
+      out.push_back(SendFence{channel, wire::fence_token(address.handoff, address.attempt)});
+  }
+}
+
+void ProducerCore::pump(Entry& entry, Instant now, ProducerActions& out) {
+  if (entry.state == ProducerState::kGrowing) {
+    Attempt& attempt = *entry.attempt;
+    const std::uint32_t stable =
+        std::min(attempt.plan->chunks_below(entry.watermark), attempt.plan->chunk_count);
+    for (const std::uint32_t end = std::min(attempt.granted, stable); attempt.next_chunk < end;
+         ++attempt.next_chunk) {
+      const std::uint32_t index = attempt.next_chunk;
+      const ChannelId channel = attempt.channels[index % attempt.channels.size()];
+      const ChunkRef chunk{attempt.handoff, attempt.number, entry.generation, index};
+      attempt.sending.emplace(chunk, Sending{channel, false});
+      out.push_back(SendChunk{chunk, entry.spec.id, channel, index % attempt.slots});
+    }
+  }
+  maybe_seal(entry, now, out);
+}
+
+void ProducerCore::chunk_packed(const ChunkRef& chunk, Instant now, ProducerActions& out) {
+  Entry* entry = find(chunk.handoff, chunk.attempt);
+  if (entry == nullptr) return;
+  const auto found = entry->attempt->sending.find(chunk);
+  if (found == entry->attempt->sending.end()) return;
+  found->second.packed = true;
+  if (entry->attempt->revoked) entry->attempt->sending.erase(found);
+  maybe_seal(*entry, now, out);
+  settle(*entry, now, out);
+}
+
+void ProducerCore::chunk_sent(const ChunkRef& chunk, Status status, Instant now, ProducerActions& out) {
+  Entry* entry = find(chunk.handoff, chunk.attempt);
+  if (entry == nullptr) return;
+  const auto found = entry->attempt->sending.find(chunk);
+  if (found == entry->attempt->sending.end()) return;
+  const bool packed = found->second.packed;
+  entry->attempt->sending.erase(found);
+  if (!status.ok() && entry->state == ProducerState::kGrowing && chunk.generation == entry->generation) {
+    const std::string detail = fmt::format("chunk {}: {}", chunk.index, status.error().detail);
+    // A lost channel leaves the pages good for another consumer; pages that can't be packed stay so.
+    const Code code = status.code();
+    const bool pages_at_fault =
+        !packed && code != Code::kUnavailable && code != Code::kExhausted && code != Code::kAborted;
+    return end_attempt(*entry, {terminal_kind(code), Error{code, detail}, pages_at_fault, true}, now, out);
+  }
+  maybe_seal(*entry, now, out);
+  settle(*entry, now, out);
+}
+
+void ProducerCore::maybe_seal(Entry& entry, Instant now, ProducerActions& out) {
+  const bool open = entry.state == ProducerState::kOpened || entry.state == ProducerState::kGrowing;
+  if (!open || !entry.result || !entry.attempt->plan) return;
+  if (entry.result->finish != wire::FinishState::kNone) return send_seal(entry, {}, now, out);
+  Attempt& attempt = *entry.attempt;
+  if (entry.state != ProducerState::kGrowing || attempt.seal_asked ||
+      attempt.next_chunk < attempt.plan->chunk_count)
+    return;
+  const bool packed =
+      std::ranges::all_of(attempt.sending, [](const auto& each) { return each.second.packed; });
+  if (!packed) return;
+  attempt.seal_asked = true;
+  out.push_back(ComputeSeal{attempt.handoff, attempt.number, entry.generation, entry.spec.id});
+}
+
+void ProducerCore::seal_ready(const wire::HandoffId& handoff, std::uint32_t attempt, std::uint32_t generation,
+                              Digest128 tile_root, Instant now, ProducerActions& out) {
+  Entry* entry = find(handoff, attempt);
+  if (entry == nullptr || entry->state != ProducerState::kGrowing || !entry->attempt->seal_asked) return;
+  // After the last read of the pages: were they this generation's, and ours, all the while?
+  if (generation != entry->generation || !entry->result) return;
+  if (now >= entry->lease_end) return on_due(*entry, now, out);
+  send_seal(*entry, tile_root, now, out);
+}
+
+void ProducerCore::send_seal(Entry& entry, Digest128 tile_root, Instant now, ProducerActions& out) {
+  Attempt& attempt = *entry.attempt;
+  const bool finished = entry.result->finish != wire::FinishState::kNone;
+  wire::Seal seal;
+  seal.address = address_of(entry);
+  seal.plan = attempt.plan->digest;
+  seal.tokens = attempt.offer.tokens;
+  seal.token_digest = entry.result->token_digest;
+  seal.tile_root = tile_root;
+  seal.first_tokens = entry.result->first_tokens;
+  seal.finish = entry.result->finish;
+  seal.mac = wire::seal_mac(peer(attempt.session)->session_key, seal);
+  attempt.seal = seal;
+  move(entry, ProducerState::kSealed, finished ? "finished" : "sealed");
+  arm(entry);
+  settle(entry, now, out);
+  out.push_back(SendFrame{attempt.session, std::move(seal)});
+}
+
+// --- DONE, CANCEL, ABORT, RENEW
+
+void ProducerCore::on_done(SessionId session, const wire::Done& done, Instant now, ProducerActions& out) {
+  Entry* entry = find(done.address.handoff, done.address.attempt);
+  if (entry == nullptr || entry->state == ProducerState::kQuarantined) {
+    const Ended* ended = ended_handoffs_.find(done.address.handoff, now);
+    const bool released =
+        ended != nullptr && (ended->kind == TerminalKind::kDone || ended->kind == TerminalKind::kFinished);
+    const auto outcome = released ? wire::ReleaseOutcome::kDone : wire::ReleaseOutcome::kUnknown;
+    if (find(done.address.handoff) == nullptr)
+      out.push_back(SendFrame{session, wire::Released{done.address, outcome}});
+    return;
+  }
+  if (entry->state != ProducerState::kSealed ||
+      done.address.generation != entry->attempt->seal->address.generation)
+    return;
+  const bool finished = entry->attempt->seal->finish != wire::FinishState::kNone;
+  entry->attempt->reply = wire::ReleaseOutcome::kDone;
+  entry->attempt->end_address = done.address;
+  end_attempt(*entry,
+              {finished ? TerminalKind::kFinished : TerminalKind::kDone, ok_status(), true, false, "done"},
+              now, out);
+}
+
+// CANCEL or ABORT of the consumer.
+void ProducerCore::on_stop(SessionId session, const wire::Address& address,
+                           const std::vector<std::uint32_t>& channels, End end, Instant now,
+                           ProducerActions& out) {
+  const bool cancels = end.kind == TerminalKind::kCancelled;
+  Entry* entry = find(address.handoff);
+  if (entry == nullptr || entry->state == ProducerState::kQuarantined) {
+    const Ended* ended = ended_handoffs_.find(address.handoff, now);
+    fence_channels(session, address, channels, out);
+    auto outcome = wire::ReleaseOutcome::kUnknown;
+    if (ended != nullptr) {
+      outcome = ended->kind == TerminalKind::kDone || ended->kind == TerminalKind::kFinished
+                    ? wire::ReleaseOutcome::kLate
+                : ended->kind == TerminalKind::kCancelled ? wire::ReleaseOutcome::kCancelled
+                                                          : wire::ReleaseOutcome::kAborted;
+    } else {
+      // It may have overtaken its OPEN.
+      ended_handoffs_.put(address.handoff, tombstone(end, address.attempt, now),
+                          options_.limits.tombstones_max);
+    }
+    out.push_back(SendFrame{session, wire::Released{address, outcome}});
+    return;
+  }
+  if (entry->promised) {
+    end.ends_reservation = cancels;
+    end_promise(*entry, std::move(end), now, out);
+    out.push_back(SendFrame{session, wire::Released{address, cancels ? wire::ReleaseOutcome::kCancelled
+                                                                     : wire::ReleaseOutcome::kAborted}});
+    return;
+  }
+  Attempt& attempt = *entry->attempt;
+  if (address.attempt < attempt.number) return;
+  if (entry->state == ProducerState::kQuiescing) {
+    const bool done = attempt.end.kind == TerminalKind::kDone || attempt.end.kind == TerminalKind::kFinished;
+    if (done) {
+      out.push_back(SendFrame{session, wire::Released{address, wire::ReleaseOutcome::kLate}});
+    } else if (cancels) {
+      end_reservation(*entry, std::move(end), now, out);
+    }
+    return;
+  }
+  attempt.reply = cancels ? wire::ReleaseOutcome::kCancelled : wire::ReleaseOutcome::kAborted;
+  attempt.end_address = address;
+  const bool unheard = attempt.channels.empty();  // CREDIT, if any, is still on its way or was lost.
+  end_attempt(*entry, std::move(end), now, out);
+  if (unheard) fence_channels(session, address, channels, out);
+}
+
+void ProducerCore::on_renew(SessionId session, const wire::Renew& renew, Instant now, ProducerActions& out) {
+  wire::Renewed answer;
+  for (const wire::Renewal& item : renew.items) answer.items.push_back(renew_one(item, session, now, out));
+  if (!answer.items.empty()) out.push_back(SendFrame{session, std::move(answer)});
+}
+
+wire::Renewed::Item ProducerCore::renew_one(const wire::Renewal& item, SessionId session, Instant now,
+                                            ProducerActions& out) {
+  wire::Renewed::Item answer{item.address, item.number, 0};
+  Entry* entry = find(item.address.handoff, item.address.attempt);
+  const bool own = peer(session)->incarnation == item.address.handoff.consumer;
+  if (!own || entry == nullptr) return answer;
+  const bool live = entry->state == ProducerState::kOpened || entry->state == ProducerState::kGrowing;
+  if (!live && entry->state != ProducerState::kSealed) return answer;
+  Attempt& attempt = *entry->attempt;
+  if (live && item.address.generation != 0 && item.address.generation < entry->generation) {
+    out.push_back(SendFrame{session, wire::Restart{address_of(*entry)}});
+  }
+  if (!live) {
+    out.push_back(SendFrame{session, *attempt.seal});
+  } else {
+    if (item.address.generation == entry->generation)
+      attempt.placed = std::max(attempt.placed, item.chunks_placed);
+    // Without progress the consumer gets no more time, unless it is this side that it waits for.
+    const bool ours =
+        !attempt.plan ||
+        (entry->state == ProducerState::kGrowing && attempt.sending.empty() &&
+         (attempt.granted > attempt.next_chunk || attempt.next_chunk == attempt.plan->chunk_count));
+    const std::uint64_t progress = std::uint64_t{attempt.next_chunk} + attempt.granted + attempt.placed;
+    if (ours || progress > attempt.progress_renewed) {
+      attempt.progress_renewed = progress;
+      entry->lease_end = lease_until(*entry, now);
+      arm(*entry);
+    }
+  }
+  answer.lease_ms = wire::to_ms(entry->lease_end - now);
+  return answer;
+}
+
+SessionId ProducerCore::session_to(const Id128& incarnation, SessionId preferred) const {
+  if (sessions_.contains(preferred)) return preferred;
+  const auto other = std::ranges::find_if(
+      sessions_, [&](const auto& each) { return each.second.incarnation == incarnation; });
+  return other == sessions_.end() ? 0 : other->first;
+}
+
+}  // namespace isthmus::handoff

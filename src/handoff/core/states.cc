@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// The transition tables; spec/handoff.md, "States".
+#include "handoff/core/states.h"
+
+#include <algorithm>
+
+namespace isthmus::handoff {
+namespace {
+
+using P = ProducerState;
+using C = ConsumerState;
+
+constexpr Transition<P> kProducer[] = {
+    {P::kPromised, P::kPinned, "admitted"},   {P::kPromised, P::kReleased, "ended"},
+    {P::kPinned, P::kOpened, "open"},         {P::kPinned, P::kReleased, "ended"},
+    {P::kOpened, P::kGrowing, "credit"},      {P::kGrowing, P::kOpened, "preempted"},
+    {P::kOpened, P::kSealed, "finished"},     {P::kGrowing, P::kSealed, "finished"},
+    {P::kGrowing, P::kSealed, "sealed"},      {P::kOpened, P::kQuiescing, "ended"},
+    {P::kGrowing, P::kQuiescing, "ended"},    {P::kSealed, P::kQuiescing, "ended"},
+    {P::kSealed, P::kQuiescing, "done"},      {P::kQuiescing, P::kPinned, "quiet, reservation holds"},
+    {P::kQuiescing, P::kReleased, "quiet"},   {P::kQuiescing, P::kQuarantined, "not quiet in time"},
+    {P::kQuarantined, P::kReleased, "quiet"},
+};
+
+constexpr Transition<C> kConsumer[] = {
+    {C::kOpening, C::kPromised, "promised"},    {C::kOpening, C::kPlanning, "plan"},
+    {C::kPromised, C::kPlanning, "plan"},       {C::kPlanning, C::kReserving, "plans agree"},
+    {C::kReserving, C::kReceiving, "capacity"}, {C::kReceiving, C::kVerifying, "complete"},
+    {C::kVerifying, C::kOwned, "verified"},     {C::kOwned, C::kClosed, "released"},
+    {C::kOpening, C::kQuiescing, "ended"},      {C::kPromised, C::kQuiescing, "ended"},
+    {C::kPlanning, C::kQuiescing, "ended"},     {C::kReserving, C::kQuiescing, "ended"},
+    {C::kReceiving, C::kQuiescing, "ended"},    {C::kVerifying, C::kQuiescing, "ended"},
+    {C::kQuiescing, C::kClosed, "quiet"},       {C::kQuiescing, C::kQuarantined, "not quiet in time"},
+    {C::kQuarantined, C::kClosed, "quiet"},
+};
+
+template <typename State, std::size_t N>
+bool has(const Transition<State> (&table)[N], State from, State to, std::string_view cause) {
+  return std::ranges::any_of(table, [&](const Transition<State>& transition) {
+    return transition.from == from && transition.to == to && transition.cause == cause;
+  });
+}
+
+}  // namespace
+
+std::string_view name(ProducerState state) {
+  constexpr std::string_view kNames[] = {"promised", "pinned",    "opened",      "growing",
+                                         "sealed",   "quiescing", "quarantined", "released"};
+  return kNames[static_cast<std::size_t>(state)];
+}
+
+std::string_view name(ConsumerState state) {
+  constexpr std::string_view kNames[] = {"opening",   "promised", "planning",  "reserving",   "receiving",
+                                         "verifying", "owned",    "quiescing", "quarantined", "closed"};
+  return kNames[static_cast<std::size_t>(state)];
+}
+
+std::span<const Transition<ProducerState>> producer_transitions() {
+  return kProducer;
+}
+std::span<const Transition<ConsumerState>> consumer_transitions() {
+  return kConsumer;
+}
+
+bool is_transition(ProducerState from, ProducerState to, std::string_view cause) {
+  return has(kProducer, from, to, cause);
+}
+bool is_transition(ConsumerState from, ConsumerState to, std::string_view cause) {
+  return has(kConsumer, from, to, cause);
+}
+
+}  // namespace isthmus::handoff

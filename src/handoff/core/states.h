@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// States of both sides and every transition there is; spec/handoff.md holds the same tables, and a test
+// compares them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace isthmus::handoff {
+
+//   promised ─admitted→ pinned ⇄ opened → growing → sealed ─done→ quiescing → released
+// from any of them to quiescing on cancel, expiry, failure, abort; from quiescing back to pinned when only
+// the attempt ended and the reservation still holds.
+enum class ProducerState : std::uint8_t {
+  kPromised,     // OPEN came before the reservation was admitted; nothing is held.
+  kPinned,       // Pages are held, no consumer.
+  kOpened,       // A consumer holds the slot; PLAN is being made or has been sent.
+  kGrowing,      // CREDIT has come; chunks move below the stability watermark.
+  kSealed,       // SEAL has been sent; pages stay until DONE or expiry.
+  kQuiescing,    // Senders may still read pages.
+  kQuarantined,  // A pack never reported back; the pages are kept until it does.
+  kReleased,     // Final.
+};
+
+//   opening → (promised →) planning → reserving → receiving → verifying → owned → closed
+// from any before owned to quiescing; from there to closed, or quarantined.
+enum class ConsumerState : std::uint8_t {
+  kOpening,      // OPEN has been sent.
+  kPromised,     // PROMISED has come.
+  kPlanning,     // PLAN has come; the own plan is being made.
+  kReserving,    // Waiting for the transient peak: ledger first, then memory.
+  kReceiving,    // CREDIT has been sent; chunks land.
+  kVerifying,    // Everything has come and is fenced; the state is being read back.
+  kOwned,        // Own. DONE is repeated until RELEASED.
+  kQuiescing,    // Not to be owned; the destination may still be written.
+  kQuarantined,  // A placement never reported back; the destination is kept until it does.
+  kClosed,       // Final.
+};
+
+template <typename State>
+struct Transition {
+  State from, to;
+  std::string_view cause;  // As in the spec's table.
+};
+
+std::string_view name(ProducerState state);
+std::string_view name(ConsumerState state);
+std::span<const Transition<ProducerState>> producer_transitions();
+std::span<const Transition<ConsumerState>> consumer_transitions();
+
+// True if the table has this transition. A core that makes another one has a bug.
+bool is_transition(ProducerState from, ProducerState to, std::string_view cause);
+bool is_transition(ConsumerState from, ConsumerState to, std::string_view cause);
+
+}  // namespace isthmus::handoff

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every field of a descriptor, to and from its message.
+#include <fmt/format.h>
+
+#include "wire/proto_fields.h"
+
+namespace isthmus::wire {
+namespace {
+
+// Of one descriptor. The largest known models have 128 layers in ≤ 8 groups, ≤ 8 components, ≤ 64 ranks.
+constexpr std::size_t kGroupsMax = 64;
+constexpr std::size_t kLayersMax = 1024;
+constexpr std::size_t kComponentsMax = 16;
+constexpr std::size_t kTransformsMax = 16;
+constexpr std::size_t kAdaptersMax = 64;
+constexpr std::size_t kRankBoxesMax = 4096;
+
+void bound_identity(Bounds& bounds, const kv::Identity& identity) {
+  for (const auto& [field, value] :
+       {std::pair<std::string_view, std::string_view>{"identity.architecture", identity.architecture},
+        {"identity.lineage", identity.lineage},
+        {"identity.config_digest", identity.config_digest},
+        {"identity.tokenizer_digest", identity.tokenizer_digest},
+        {"identity.position_scheme", identity.position_scheme},
+        {"identity.rope_scaling", identity.rope_scaling}}) {
+    bounds.text(field, value, kNameBytesMax);
+  }
+  bounds.count("identity.adapters", identity.adapters.size(), kAdaptersMax);
+  for (const kv::Adapter& adapter : identity.adapters) {
+    bounds.text("identity.adapters.name", adapter.name, kNameBytesMax);
+    bounds.text("identity.adapters.digest", adapter.digest, kNameBytesMax);
+  }
+}
+
+void bound_group(Bounds& bounds, const kv::LayerGroup& group) {
+  bounds.count("group.layers", group.layers.size(), kLayersMax);
+  bounds.count("group.components", group.components.size(), kComponentsMax);
+  for (const kv::Component& component : group.components) {
+    bounds.text("component.name", component.name, kNameBytesMax);
+    bounds.count("component.value_transforms", component.value_transforms.size(), kTransformsMax);
+    for (const std::string& transform : component.value_transforms) {
+      bounds.text("component.value_transforms", transform, kNameBytesMax);
+    }
+  }
+}
+
+void bound_representation(Bounds& bounds, const kv::GroupRepresentation& representation) {
+  bounds.text("representation.layout", representation.layout_text, kTextBytesMax);
+  bounds.count("representation.forms", representation.forms.size(), kComponentsMax);
+  for (const kv::DecodeForm& form : representation.forms) {
+    bounds.text("form.component", form.component, kNameBytesMax);
+    bounds.text("form.recipe", form.recipe, kNameBytesMax);
+  }
+}
+
+void write_identity(const kv::Identity& identity, v1::Identity& out) {
+  out.set_architecture(identity.architecture);
+  out.set_lineage(identity.lineage);
+  out.set_config_digest(identity.config_digest);
+  out.set_tokenizer_digest(identity.tokenizer_digest);
+  for (const kv::Adapter& adapter : identity.adapters) {
+    v1::Adapter& written = *out.add_adapters();
+    written.set_name(adapter.name);
+    written.set_digest(adapter.digest);
+  }
+  out.set_position_scheme(identity.position_scheme);
+  out.set_rope_theta(identity.rope_theta);
+  out.set_rope_scaling(identity.rope_scaling);
+  out.set_key_after_rotation(identity.key_after_rotation);
+  out.set_first_position(identity.first_position);
+}
+
+kv::Identity read_identity(const v1::Identity& in) {
+  kv::Identity identity;
+  identity.architecture = in.architecture();
+  identity.lineage = in.lineage();
+  identity.config_digest = in.config_digest();
+  identity.tokenizer_digest = in.tokenizer_digest();
+  for (const v1::Adapter& adapter : in.adapters())
+    identity.adapters.push_back({adapter.name(), adapter.digest()});
+  identity.position_scheme = in.position_scheme();
+  identity.rope_theta = in.rope_theta();
+  identity.rope_scaling = in.rope_scaling();
+  identity.key_after_rotation = in.key_after_rotation();
+  identity.first_position = in.first_position();
+  return identity;
+}
+
+void write_group(const kv::LayerGroup& group, v1::LayerGroup& out) {
+  out.mutable_layers()->Add(group.layers.begin(), group.layers.end());
+  out.set_attention(static_cast<v1::AttentionKind>(group.attention));
+  out.set_window(group.window);
+  for (const kv::Component& component : group.components) {
+    v1::Component& written = *out.add_components();
+    written.set_name(component.name);
+    written.set_heads(component.heads);
+    written.set_dim(component.dim);
+    written.set_has_token_axis(component.has_token_axis);
+    for (const std::string& transform : component.value_transforms) written.add_value_transforms(transform);
+  }
+}
+
+Result<kv::LayerGroup> read_group(const v1::LayerGroup& in) {
+  kv::LayerGroup group;
+  group.layers.assign(in.layers().begin(), in.layers().end());
+  if (!v1::AttentionKind_IsValid(in.attention()))
+    return malformed_field("group.attention", fmt::format("{} is unknown", static_cast<int>(in.attention())));
+  group.attention = static_cast<kv::AttentionKind>(in.attention());
+  group.window = in.window();
+  for (const v1::Component& component : in.components()) {
+    group.components.push_back({component.name(),
+                                component.heads(),
+                                component.dim(),
+                                component.has_token_axis(),
+                                {component.value_transforms().begin(), component.value_transforms().end()}});
+  }
+  return group;
+}
+
+void write_form(const kv::DecodeForm& form, v1::DecodeForm& out) {
+  out.set_component(form.component);
+  out.set_codes(std::string(kv::name(form.codes)));
+  out.set_operation(static_cast<v1::DecodeOperation>(form.operation));
+  out.set_scale(std::string(kv::name(form.scale)));
+  out.set_zero(std::string(kv::name(form.zero)));
+  out.set_granule_dim(form.granule_dim);
+  out.set_granule_tokens(form.granule_tokens);
+  out.set_high_nibble_first(form.high_nibble_first);
+  out.set_recipe(form.recipe);
+}
+
+Result<kv::DecodeForm> read_form(const v1::DecodeForm& in) {
+  kv::DecodeForm form;
+  form.component = in.component();
+  ISTHMUS_TRY(form.codes, kv::parse_format(in.codes()));
+  ISTHMUS_TRY(form.scale, kv::parse_format(in.scale()));
+  ISTHMUS_TRY(form.zero, kv::parse_format(in.zero()));
+  if (!v1::DecodeOperation_IsValid(in.operation())) {
+    return malformed_field("form.operation", fmt::format("{} is unknown", static_cast<int>(in.operation())));
+  }
+  form.operation = static_cast<kv::DecodeOperation>(in.operation());
+  form.granule_dim = in.granule_dim();
+  form.granule_tokens = in.granule_tokens();
+  form.high_nibble_first = in.high_nibble_first();
+  form.recipe = in.recipe();
+  return form;
+}
+
+}  // namespace
+
+Status check_bounds(const kv::Descriptor& descriptor, Code code) {
+  Bounds bounds(code);
+  bound_identity(bounds, descriptor.identity);
+  bounds.text("weights_recipe", descriptor.weights_recipe, kNameBytesMax);
+  bounds.text("weights_digest", descriptor.weights_digest, kNameBytesMax);
+  bounds.count("groups", descriptor.groups.size(), kGroupsMax);
+  bounds.count("representation", descriptor.representation.size(), kGroupsMax);
+  bounds.count("partition", descriptor.partition.size(), kRankBoxesMax);
+  for (const kv::LayerGroup& group : descriptor.groups) bound_group(bounds, group);
+  for (const kv::GroupRepresentation& representation : descriptor.representation) {
+    bound_representation(bounds, representation);
+  }
+  return bounds.status();
+}
+
+void write_descriptor(const kv::Descriptor& descriptor, v1::Descriptor& out) {
+  out.set_schema_major(descriptor.schema_major);
+  out.set_schema_minor(descriptor.schema_minor);
+  write_identity(descriptor.identity, *out.mutable_identity());
+  out.set_weights_recipe(descriptor.weights_recipe);
+  out.set_weights_digest(descriptor.weights_digest);
+  for (const kv::LayerGroup& group : descriptor.groups) write_group(group, *out.add_groups());
+  for (const kv::GroupRepresentation& representation : descriptor.representation) {
+    v1::GroupRepresentation& written = *out.add_representation();
+    written.set_layout_text(representation.layout_text);
+    written.set_block_tokens(representation.block_tokens);
+    for (const kv::DecodeForm& form : representation.forms) write_form(form, *written.add_forms());
+  }
+  for (const kv::RankBox& box : descriptor.partition) {
+    v1::RankBox& written = *out.add_partition();
+    written.set_rank(box.rank);
+    written.set_group(box.group);
+    written.set_layer_begin(box.layer_begin);
+    written.set_layer_end(box.layer_end);
+    written.set_head_begin(box.head_begin);
+    written.set_head_end(box.head_end);
+    written.set_replica(box.replica);
+  }
+}
+
+Result<kv::Descriptor> read_descriptor(const v1::Descriptor& in) {
+  kv::Descriptor descriptor;
+  descriptor.schema_major = in.schema_major();
+  descriptor.schema_minor = in.schema_minor();
+  descriptor.identity = read_identity(in.identity());
+  descriptor.weights_recipe = in.weights_recipe();
+  descriptor.weights_digest = in.weights_digest();
+  for (const v1::LayerGroup& group : in.groups()) {
+    ISTHMUS_TRY(kv::LayerGroup read, read_group(group));
+    descriptor.groups.push_back(std::move(read));
+  }
+  for (const v1::GroupRepresentation& representation : in.representation()) {
+    kv::GroupRepresentation read{representation.layout_text(), representation.block_tokens(), {}};
+    for (const v1::DecodeForm& form : representation.forms()) {
+      ISTHMUS_TRY(kv::DecodeForm decoded, read_form(form));
+      read.forms.push_back(std::move(decoded));
+    }
+    descriptor.representation.push_back(std::move(read));
+  }
+  for (const v1::RankBox& box : in.partition()) {
+    descriptor.partition.push_back({box.rank(), box.group(), box.layer_begin(), box.layer_end(),
+                                    box.head_begin(), box.head_end(), box.replica()});
+  }
+  ISTHMUS_TRY(check_bounds(descriptor, Code::kMalformed));
+  return descriptor;
+}
+
+}  // namespace isthmus::wire

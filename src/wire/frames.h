@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// Control frames of the handoff protocol (spec/handoff.md) as plain structs, and their encoding.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/id.h"
+#include "base/mac.h"
+#include "base/status.h"
+#include "base/time.h"
+#include "kv/descriptor.h"
+#include "kv/geometry.h"
+#include "kv/negotiate.h"
+#include "wire/ticket.h"
+
+namespace isthmus::wire {
+
+inline constexpr std::uint32_t kProtocolMajor = 1;
+inline constexpr std::uint32_t kProtocolMinor = 0;
+
+// Bounds that decode() enforces before it builds anything. Their reasons are in spec/handoff.md.
+inline constexpr std::size_t kFrameBytesMax =
+    std::size_t{1} << 20;                           // Descriptors of the largest known models take < 64 KiB.
+inline constexpr std::size_t kTextBytesMax = 4096;  // One error detail, layout or wire text.
+inline constexpr std::size_t kNameBytesMax = 255;
+inline constexpr std::size_t kDescriptorsMax = 16;
+inline constexpr std::size_t kReasonsMax = 64;
+inline constexpr std::size_t kChannelsMax = 16;  // Data channels of one session.
+inline constexpr std::size_t kFirstTokensMax = 64;
+inline constexpr std::size_t kRenewalsMax = 1024;     // Handoffs renewed by one frame.
+inline constexpr std::uint32_t kAttemptMax = 0xffff;  // Attempts fit the low half of a fence token.
+
+// One transaction. Sequences are never reused within a consumer's incarnation.
+struct HandoffId {
+  Id128 consumer;              // The consumer's incarnation.
+  std::uint64_t sequence = 0;  // From 1; below 2^48 (a fence token holds it).
+  friend auto operator<=>(const HandoffId&, const HandoffId&) = default;
+  std::string text() const;  // "c0ffee….17"
+};
+
+// What every handoff frame says of itself; only the current attempt's and generation's frames count.
+struct Address {
+  HandoffId handoff;
+  std::uint32_t attempt = 0;     // From 1.
+  std::uint32_t generation = 0;  // The reservation's; 0 while the consumer hasn't been told.
+  friend bool operator==(const Address&, const Address&) = default;
+};
+
+// In-band mark on a data channel: nothing of this attempt follows it there.
+std::uint64_t fence_token(const HandoffId& handoff, std::uint32_t attempt);
+
+// First frame of each side on a control channel.
+struct Hello {
+  std::string name;  // The agent's, unique in the fleet.
+  Id128 incarnation;
+  Id128 challenge;                          // Fresh random value.
+  std::vector<kv::Descriptor> descriptors;  // In full; named by digest afterwards.
+};
+
+// Second frame: HMAC under the fleet key over the sender's role and both hellos' bytes (dialer's first).
+struct HelloProof {
+  Mac mac{};
+};
+
+// First frame of each side on a data channel, MAC under the session key: it belongs to that session.
+struct DataHello {
+  Id128 session;             // Digest of both hellos.
+  std::uint32_t number = 0;  // Chosen by the dialer, from 1, each once a session.
+  bool from_acceptor = false;
+  Mac mac{};
+};
+
+// Consumer: open a slot of the ticket's reservation.
+struct Open {
+  Address address;
+  std::string ticket;
+  Mac proof{};       // MAC of (ticket nonce, handoff, attempt) under the session key.
+  Digest128 target;  // The consumer's descriptor, out of its HELLO.
+  kv::TokenRange wanted;
+  kv::Exactness exactness =
+      kv::Exactness::kLossless;  // The consumer's policy, for the producer's message when they differ.
+  std::uint32_t roundings_max = 0;
+  std::uint64_t deadline_ms = 0;  // What is left of the request's time; caps every lease.
+};
+
+// Producer: what will cross. The consumer makes the same plan and compares.
+struct Plan {
+  Address address;  // With the generation.
+  Digest128 source;
+  kv::TokenRange tokens;
+  kv::VerdictKind verdict = kv::VerdictKind::kReject;
+  std::string wire_text;  // kv::WireForm::text().
+  Digest128 plan;
+  std::uint32_t chunk_count = 0;
+  std::uint64_t slot_bytes = 0;  // The largest chunk body.
+  std::uint64_t total_bytes = 0;
+  std::uint64_t lease_ms = 0;  // From the sending of the OPEN that is answered.
+};
+
+// Producer: no. `fault` is kNone unless the ticket was at fault; reasons carry both sides' values.
+struct Reject {
+  Address address;
+  Code code = Code::kIncompatible;
+  std::string detail;
+  TicketFault fault = TicketFault::kNone;
+  std::vector<kv::Reason> reasons;
+};
+
+// Producer: the reservation isn't admitted yet; wait this long for PLAN. No capacity is held.
+struct Promised {
+  Address address;
+  std::uint64_t deadline_ms = 0;
+};
+
+// Producer: the slot is held by another handoff (or an earlier attempt still drains).
+struct Busy {
+  Address address;
+  std::uint64_t retry_after_ms = 0;
+};
+
+// Consumer: chunk i may be sent when i < chunks_granted, into staging slot i % slots, on the named channels
+// only. Cumulative: a lost or repeated one does no harm. Sent when capacity is reserved, and as slots come
+// free.
+struct Credit {
+  Address address;
+  std::uint32_t slots = 0;
+  std::uint32_t chunks_granted = 0;
+  std::vector<std::uint32_t>
+      channels;  // Channel numbers; the first CREDIT of an attempt and generation fixes them.
+};
+
+enum class FinishState : std::uint8_t {
+  kNone = 0,    // Decoding goes on.
+  kStop = 1,    // The first token ends the answer: nothing to decode, no chunks needed.
+  kLength = 2,  // The token limit is reached with the first token.
+};
+
+// Producer: irrevocable attestation that the plan's bytes are that state.
+struct Seal {
+  Address address;
+  Digest128 plan;
+  kv::TokenRange tokens;
+  Digest128 token_digest;  // kv::TokenChain over ids [0, tokens.end).
+  Digest128 tile_root;     // transform::TileRoot over the wire form; zero if finished.
+  std::vector<std::int32_t> first_tokens;
+  FinishState finish = FinishState::kNone;
+  Mac mac{};  // Under the session key, over all fields above (seal_mac).
+};
+
+// Consumer: it owns the state (or needs it no more, after SEAL(finished)). Repeated until RELEASED.
+struct Done {
+  Address address;
+};
+
+enum class ReleaseOutcome : std::uint8_t { kDone = 0, kCancelled = 1, kAborted = 2, kLate = 3, kUnknown = 4 };
+
+// Producer: its duties for this attempt are over and its senders quiet (kLate: CANCEL after DONE; kUnknown:
+// no such handoff).
+struct Released {
+  Address address;
+  ReleaseOutcome outcome = ReleaseOutcome::kDone;
+};
+
+// Either side: the request is no longer wanted; the reservation ends.
+struct Cancel {
+  Address address;
+  std::string detail;
+  std::vector<std::uint32_t>
+      channels;  // From the consumer: those it named in CREDIT; the producer fences them.
+};
+
+// Either side: this attempt is over. From the consumer, the slot becomes free for another handoff.
+struct Abort {
+  Address address;
+  Code code = Code::kAborted;
+  std::string detail;
+  std::vector<std::uint32_t> channels;  // As in Cancel.
+};
+
+// Producer: prefill restarted. address.generation is the new one; earlier chunks are void, new CREDIT is
+// needed.
+struct Restart {
+  Address address;
+};
+
+struct Renewal {
+  Address address;
+  std::uint64_t number = 0;         // Echoed, so that the lease counts from the sending of this very request.
+  std::uint32_t chunks_placed = 0;  // Progress.
+};
+
+// Consumer: all leases of one peer that need it, in one frame.
+struct Renew {
+  std::vector<Renewal> items;
+};
+
+struct Renewed {
+  struct Item {
+    Address address;
+    std::uint64_t number = 0;
+    std::uint64_t lease_ms =
+        0;  // From the sending of that RENEW; 0: no such lease. Not longer than before without progress.
+  };
+  std::vector<Item> items;
+};
+
+using Frame = std::variant<Hello, HelloProof, DataHello, Open, Plan, Reject, Promised, Busy, Credit, Seal,
+                           Done, Released, Cancel, Abort, Restart, Renew, Renewed>;
+
+// "OPEN", "PLAN", …; for logs and metrics labels.
+std::string_view name(const Frame& frame);
+
+// The address of a handoff frame; null for HELLO, HELLO_PROOF, DATA_HELLO, RENEW and RENEWED.
+const Address* address_of(const Frame& frame);
+
+// True if a frame that arrived at the agent with incarnation `local` is for its consumer core, else the
+// producer core. HELLO frames are for the session and must not be asked about.
+bool is_for_consumer(const Frame& frame, const Id128& local);
+
+// Errors of encode: invalid_argument naming the field beyond its bound.
+Result<std::vector<std::byte>> encode(const Frame& frame);
+
+// Errors of decode: malformed (not this schema, a bound exceeded, an enumerator unknown, an address with
+// attempt 0), unsupported (other major, an unknown frame, or an unknown feature marked critical). Never
+// allocates by an unchecked length. The descriptors of a HELLO are decoded, not validated.
+Result<Frame> decode(std::span<const std::byte> bytes);
+
+// MACs under a session key.
+Mac open_proof(const Key& session_key, const Id128& nonce, const HandoffId& handoff, std::uint32_t attempt);
+Mac seal_mac(const Key& session_key, const Seal& seal);
+
+// Durations cross as whole milliseconds: leases are rounded down, so that no one counts on time not granted.
+std::uint64_t to_ms(Duration duration);  // Negative: 0.
+Duration from_ms(std::uint64_t ms);  // Capped at 2^40 ms (34 years), so that sums of instants can't overflow.
+
+}  // namespace isthmus::wire

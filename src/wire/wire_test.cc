@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0
+// Frames, tickets and chunk headers: round trips, mutation of every byte, bounds, golden vectors.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "base/bytes.h"
+#include "isthmus/v1/handoff.pb.h"
+#include "wire/chunk_header.h"
+#include "wire/frames.h"
+#include "wire/ticket.h"
+
+namespace isthmus::wire {
+namespace {
+
+Key key(std::uint8_t fill) {
+  Key made;
+  made.fill(static_cast<std::byte>(fill));
+  return made;
+}
+
+Mac mac(std::uint8_t first) {
+  Mac made;
+  for (std::size_t i = 0; i < made.size(); ++i) made[i] = static_cast<std::byte>(first + i);
+  return made;
+}
+
+// Every field differs from its default.
+kv::Descriptor full_descriptor() {
+  kv::Descriptor built;
+  built.schema_major = 1;
+  built.schema_minor = 7;
+  built.identity = {"llama", "lineage", "config", "tokenizer", {{"lora", "d1"}, {"style", "d2"}},
+                    "rope",  500000.5,  "yarn",   false,       3};
+  built.weights_recipe = "gguf-q4_1";
+  built.weights_digest = "w";
+  built.groups = {{{0, 2, 4},
+                   kv::AttentionKind::kSlidingWindow,
+                   4096,
+                   {{"k", 3, 64, false, {"rope:halves", "hadamard:64"}}}},
+                  {{1, 3}, kv::AttentionKind::kMla, 0, {{"latent", 1, 512, true, {}}}}};
+  kv::DecodeForm form;
+  form.component = "k";
+  form.codes = kv::Format::kU8;
+  form.operation = kv::DecodeOperation::kScaledZeroPoint;
+  form.scale = kv::Format::kBf16;
+  form.zero = kv::Format::kI8;
+  form.granule_dim = 32;
+  form.granule_tokens = 16;
+  form.high_nibble_first = true;
+  form.recipe = "recipe";
+  built.representation = {{"region K = tok head dim k:f16", 32, {form}},
+                          {"region L = tok dim latent:bf16", 0, {}}};
+  built.partition = {{1, 0, 1, 2, 3, 4, 5}, {2, 1, 0, 2, 0, 1, 0}};
+  return built;
+}
+
+Address address() {
+  return {{{0x1111222233334444, 0x5555666677778888}, 42}, 2, 3};
+}
+
+// One of each, every field set.
+std::vector<Frame> all_frames() {
+  const Digest128 digest{0xaaaabbbbccccdddd, 0x1234};
+  return {
+      Hello{"p1", {1, 2}, {3, 4}, {full_descriptor()}},
+      HelloProof{mac(1)},
+      DataHello{{5, 6}, 3, true, mac(2)},
+      Open{address(), "ticket", mac(3), digest, {16, 600}, kv::Exactness::kBounded, 2, 30000},
+      Plan{address(),
+           digest,
+           {16, 600},
+           kv::VerdictKind::kRedistributeConvert,
+           "k f16",
+           {7, 8},
+           9,
+           1 << 20,
+           5 << 20,
+           10000},
+      Reject{address(),
+             Code::kIncompatible,
+             "model differs",
+             TicketFault::kExpired,
+             {{"identity.lineage", "a", "b", "other model"}}},
+      Promised{address(), 1500},
+      Busy{address(), 50},
+      Credit{address(), 8, 12, {1, 2, 9}},
+      Seal{address(), {7, 8}, {16, 600}, digest, {9, 9}, {17, -1}, FinishState::kLength, mac(4)},
+      Done{address()},
+      Released{address(), ReleaseOutcome::kLate},
+      Cancel{address(), "client left", {1, 2}},
+      Abort{address(), Code::kCorrupt, "chunk 3", {4}},
+      Restart{address()},
+      Renew{{{address(), 5, 6}, {address(), 7, 8}}},
+      Renewed{{{address(), 5, 9000}}},
+  };
+}
+
+ChunkHeader full_header() {
+  return {address(),
+          {7, 8},
+          3,
+          1,
+          1,
+          {2, 4, 1, 3, {256, 512}},
+          Codec::kNone,
+          4096,
+          4096,
+          0xfeed,
+          {{1, 2}, {3, 4}, {5, 6}}};
+}
+
+Ticket full_ticket() {
+  return {"p1", {1, 2}, {3, 4}, {5, 6}, {0, 600}, 12345, {7, 8}, false};
+}
+
+std::string hex(std::span<const std::byte> bytes) {
+  std::string text;
+  for (const std::byte byte : bytes) text += fmt::format("{:02x}", std::to_integer<unsigned>(byte));
+  return text;
+}
+
+// --- Frames
+
+TEST(Frames, EachKindComesBackAsItWas) {
+  const std::vector<Frame> frames = all_frames();
+  ASSERT_EQ(frames.size(), std::variant_size_v<Frame>);
+  for (const Frame& frame : frames) {
+    const auto bytes = encode(frame);
+    ASSERT_TRUE(bytes.ok()) << bytes.error().text();
+    const auto back = decode(*bytes);
+    ASSERT_TRUE(back.ok()) << name(frame) << ": " << back.error().text();
+    EXPECT_EQ(back->index(), frame.index());
+    EXPECT_EQ(*encode(*back), *bytes) << name(frame);
+    if (const Address* sent = address_of(frame)) EXPECT_EQ(*address_of(*back), *sent) << name(frame);
+  }
+}
+
+TEST(Frames, ADescriptorKeepsEveryField) {
+  const auto back = decode(*encode(Hello{"p1", {1, 2}, {3, 4}, {full_descriptor()}}));
+  ASSERT_TRUE(back.ok()) << back.error().text();
+  const kv::Descriptor& read = std::get<Hello>(*back).descriptors.at(0);
+  EXPECT_EQ(read.canonical_text(), full_descriptor().canonical_text());
+  EXPECT_EQ(read.digest(), full_descriptor().digest());
+  const kv::DecodeForm& form = read.representation.at(0).forms.at(0);
+  EXPECT_EQ(form.recipe, "recipe");  // Recorded, not digested.
+  EXPECT_EQ(read.representation.at(0).layout_text, full_descriptor().representation.at(0).layout_text);
+}
+
+TEST(Frames, FieldsOfSealArriveExactly) {
+  const auto back = decode(*encode(all_frames().at(9)));
+  const auto& seal = std::get<Seal>(*back);
+  EXPECT_EQ(seal.first_tokens, (std::vector<std::int32_t>{17, -1}));
+  EXPECT_EQ(seal.finish, FinishState::kLength);
+  EXPECT_EQ(seal.tokens, (kv::TokenRange{16, 600}));
+  EXPECT_EQ(seal.mac, mac(4));
+}
+
+TEST(Frames, AnyByteMayChangeAndNothingBreaks) {
+  for (const Frame& frame : all_frames()) {
+    const std::vector<std::byte> bytes = *encode(frame);
+    for (std::size_t at = 0; at < bytes.size(); ++at) {
+      for (const int flip : {0x01, 0x80, 0xff}) {
+        std::vector<std::byte> mutated = bytes;
+        mutated[at] ^= static_cast<std::byte>(flip);
+        const auto back = decode(mutated);
+        if (!back.ok()) {
+          EXPECT_TRUE(back.code() == Code::kMalformed || back.code() == Code::kUnsupported)
+              << back.error().text();
+        } else {
+          EXPECT_TRUE(encode(*back).ok()) << name(frame) << " byte " << at;
+        }
+      }
+    }
+    for (std::size_t size = 0; size < bytes.size(); ++size) (void)decode(std::span(bytes).first(size)).ok();
+  }
+}
+
+TEST(Frames, RandomBytesAreRefusedWithoutACrash) {
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 20000; ++round) {
+    std::vector<std::byte> bytes(random() % 200);
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+    (void)decode(bytes).ok();
+    (void)decode_chunk_header(bytes).ok();
+    (void)parse_ticket(text_of(bytes)).ok();
+  }
+}
+
+TEST(Frames, BoundsHoldBothWays) {
+  const auto expect_refused = [](const Frame& frame) {
+    const auto bytes = encode(frame);
+    ASSERT_FALSE(bytes.ok()) << name(frame);
+    EXPECT_EQ(bytes.code(), Code::kInvalidArgument);
+  };
+  expect_refused(Hello{std::string(256, 'n'), {1, 2}, {3, 4}, {}});
+  expect_refused(Hello{"p1", {1, 2}, {3, 4}, std::vector<kv::Descriptor>(kDescriptorsMax + 1)});
+  expect_refused(Cancel{address(), std::string(kTextBytesMax + 1, 'x'), {}});
+  expect_refused(Cancel{address(), "", std::vector<std::uint32_t>(kChannelsMax + 1)});
+  expect_refused(Credit{address(), 1, 1, std::vector<std::uint32_t>(kChannelsMax + 1)});
+  expect_refused(Renew{std::vector<Renewal>(kRenewalsMax + 1, Renewal{address(), 1, 1})});
+  Seal seal;
+  seal.first_tokens.resize(kFirstTokensMax + 1);
+  expect_refused(seal);
+
+  v1::Frame beyond;
+  beyond.set_major(kProtocolMajor);
+  for (std::size_t i = 0; i <= kChannelsMax; ++i) beyond.mutable_abort()->add_channels(1);
+  beyond.mutable_abort()->set_code(7);
+  beyond.mutable_abort()->mutable_address()->set_attempt(1);
+  beyond.mutable_abort()->mutable_address()->set_sequence(1);
+  const std::string text = beyond.SerializeAsString();
+  const auto back = decode(bytes_of(text));
+  ASSERT_FALSE(back.ok());
+  EXPECT_EQ(back.code(), Code::kMalformed);
+  EXPECT_NE(back.error().detail.find("channels: 17"), std::string::npos) << back.error().detail;
+  EXPECT_EQ(decode(std::vector<std::byte>(kFrameBytesMax + 1)).code(), Code::kMalformed);
+}
+
+TEST(Frames, UnknownThingsAreRefusedByName) {
+  v1::Frame frame;
+  frame.set_major(2);
+  frame.mutable_done();
+  EXPECT_EQ(decode(bytes_of(frame.SerializeAsString())).code(), Code::kUnsupported);
+  frame.set_major(1);
+  frame.add_critical("time-travel");
+  const auto critical = decode(bytes_of(frame.SerializeAsString()));
+  EXPECT_EQ(critical.code(), Code::kUnsupported);
+  EXPECT_NE(critical.error().detail.find("time-travel"), std::string::npos);
+  v1::Frame empty;
+  empty.set_major(1);
+  EXPECT_EQ(decode(bytes_of(empty.SerializeAsString())).code(), Code::kUnsupported);
+  v1::Frame attemptless;
+  attemptless.set_major(1);
+  attemptless.mutable_done()->mutable_address()->set_sequence(1);
+  EXPECT_EQ(decode(bytes_of(attemptless.SerializeAsString())).code(), Code::kMalformed);
+}
+
+TEST(Frames, AFieldOfALaterMinorIsIgnored) {
+  v1::Frame frame;
+  frame.set_major(1);
+  frame.set_minor(9);
+  frame.mutable_busy()->mutable_address()->set_sequence(1);
+  frame.mutable_busy()->mutable_address()->set_attempt(1);
+  std::string text = frame.SerializeAsString();
+  text += std::string("\xa2\x06\x03new", 6);  // Field 100, length-delimited.
+  EXPECT_TRUE(decode(bytes_of(text)).ok());
+}
+
+TEST(Frames, EachGoesToTheRightCore) {
+  const Id128 consumer = address().handoff.consumer, producer{9, 9};
+  for (const Frame& frame : all_frames()) {
+    const std::string_view kind = name(frame);
+    if (kind.starts_with("HELLO") || kind == "DATA_HELLO") continue;
+    const bool from_producer = kind == "PLAN" || kind == "REJECT" || kind == "PROMISED" || kind == "BUSY" ||
+                               kind == "SEAL" || kind == "RELEASED" || kind == "RESTART" || kind == "RENEWED";
+    const bool both = kind == "CANCEL" || kind == "ABORT";
+    EXPECT_EQ(is_for_consumer(frame, consumer), from_producer || both) << kind;
+    EXPECT_EQ(is_for_consumer(frame, producer), from_producer) << kind;
+  }
+}
+
+TEST(Frames, MacsDependOnEveryFieldTheyCover) {
+  const Key session = key(5);
+  const HandoffId handoff = address().handoff;
+  const Mac proof = open_proof(session, {1, 2}, handoff, 1);
+  EXPECT_NE(open_proof(key(6), {1, 2}, handoff, 1), proof);
+  EXPECT_NE(open_proof(session, {1, 3}, handoff, 1), proof);
+  EXPECT_NE(open_proof(session, {1, 2}, {handoff.consumer, 43}, 1), proof);
+  EXPECT_NE(open_proof(session, {1, 2}, {{0, 0}, 42}, 1), proof);
+  EXPECT_NE(open_proof(session, {1, 2}, handoff, 2), proof);
+  const Seal seal = std::get<Seal>(all_frames().at(9));
+  const Mac whole = seal_mac(session, seal);
+  const std::vector<std::function<void(Seal&)>> changes = {[](Seal& s) { s.address.handoff.sequence++; },
+                                                           [](Seal& s) { s.address.handoff.consumer.low++; },
+                                                           [](Seal& s) { s.address.attempt++; },
+                                                           [](Seal& s) { s.address.generation++; },
+                                                           [](Seal& s) { s.plan.low++; },
+                                                           [](Seal& s) { s.tokens.begin++; },
+                                                           [](Seal& s) { s.tokens.end++; },
+                                                           [](Seal& s) { s.token_digest.high++; },
+                                                           [](Seal& s) { s.tile_root.low++; },
+                                                           [](Seal& s) { s.first_tokens[0]++; },
+                                                           [](Seal& s) { s.first_tokens.pop_back(); },
+                                                           [](Seal& s) { s.finish = FinishState::kStop; }};
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    Seal changed = seal;
+    changes[i](changed);
+    EXPECT_NE(seal_mac(session, changed), whole) << "change " << i;
+  }
+  EXPECT_NE(seal_mac(key(6), seal), whole);
+}
+
+TEST(Frames, DurationsAreRoundedDownAndCapped) {
+  EXPECT_EQ(to_ms(std::chrono::microseconds(1999)), 1u);
+  EXPECT_EQ(to_ms(Duration(-5)), 0u);
+  EXPECT_EQ(from_ms(~std::uint64_t{0}), from_ms(std::uint64_t{1} << 40));
+  EXPECT_LT(Instant{} + from_ms(~std::uint64_t{0}), kFarFuture);
+  EXPECT_EQ(fence_token({{1, 2}, 5}, 3), (5u << 16) + 3u);
+}
+
+// --- Tickets
+
+TEST(Tickets, ComeBackAndVerify) {
+  const std::string text = *mint(full_ticket(), key(1));
+  EXPECT_LE(text.size(), 300u);
+  const auto parsed = parse_ticket(text);
+  ASSERT_TRUE(parsed.ok()) << parsed.error().text();
+  EXPECT_EQ(parsed->ticket, full_ticket());
+  EXPECT_EQ(verify(*parsed, key(1), {"p1", {1, 2}, 12344}), TicketFault::kNone);
+  EXPECT_EQ(verify(*parsed, key(1), {"p1", {1, 2}, std::nullopt}), TicketFault::kNone);
+  Ticket routed = full_ticket();
+  routed.may_precede_admission = true;
+  EXPECT_EQ(parse_ticket(*mint(routed, key(1)))->ticket, routed);
+}
+
+TEST(Tickets, EachFaultHasItsName) {
+  const SignedTicket parsed = *parse_ticket(*mint(full_ticket(), key(1)));
+  EXPECT_EQ(verify(parsed, key(2), {"p1", {1, 2}, 0}), TicketFault::kAltered);
+  EXPECT_EQ(verify(parsed, key(1), {"p2", {1, 2}, 0}), TicketFault::kOtherProducer);
+  EXPECT_EQ(verify(parsed, key(1), {"p1", {1, 3}, 0}), TicketFault::kOtherIncarnation);
+  EXPECT_EQ(verify(parsed, key(1), {"p1", {1, 2}, 12345}), TicketFault::kExpired);
+  EXPECT_EQ(name(TicketFault::kOtherIncarnation), "other_incarnation");
+  EXPECT_EQ(name(TicketFault::kNoProof), "no_proof");
+}
+
+TEST(Tickets, NoChangedCharacterPasses) {
+  const std::string text = *mint(full_ticket(), key(1));
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    for (const char other : {'A', 'Z', '_', '9', '=', ' ', '\0'}) {
+      std::string changed = text;
+      if (changed[at] == other) continue;
+      changed[at] = other;
+      const auto parsed = parse_ticket(changed);
+      if (parsed.ok()) EXPECT_EQ(verify(*parsed, key(1), {"p1", {1, 2}, 0}), TicketFault::kAltered) << at;
+    }
+    EXPECT_FALSE(parse_ticket(std::string_view(text).substr(0, at)).ok() &&
+                 verify(*parse_ticket(std::string_view(text).substr(0, at)), key(1), {"p1", {1, 2}, 0}) ==
+                     TicketFault::kNone);
+  }
+  EXPECT_EQ(parse_ticket(std::string(kTicketTextMax + 1, 'A')).code(), Code::kMalformed);
+  EXPECT_EQ(parse_ticket("").code(), Code::kMalformed);
+  EXPECT_EQ(mint({std::string(256, 'p'), {}, {}, {}, {}, 0, {}, false}, key(1)).code(),
+            Code::kInvalidArgument);
+}
+
+// --- Chunk headers
+
+TEST(ChunkHeaders, ComeBackAsTheyWere) {
+  const auto bytes = encode_chunk_header(full_header());
+  ASSERT_TRUE(bytes.ok());
+  EXPECT_EQ(bytes->size(), kChunkFixedBytes + 3 * kTileDigestBytes);
+  const auto back = decode_chunk_header(*bytes);
+  ASSERT_TRUE(back.ok()) << back.error().text();
+  EXPECT_EQ(*back, full_header());
+}
+
+TEST(ChunkHeaders, EveryChangedByteIsRefused) {
+  const std::vector<std::byte> bytes = *encode_chunk_header(full_header());
+  for (std::size_t at = 0; at < bytes.size(); ++at) {
+    for (const int flip : {0x01, 0x10, 0x80}) {
+      std::vector<std::byte> mutated = bytes;
+      mutated[at] ^= static_cast<std::byte>(flip);
+      EXPECT_EQ(decode_chunk_header(mutated).code(), Code::kMalformed) << "byte " << at;
+    }
+  }
+  for (std::size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_FALSE(decode_chunk_header(std::span(bytes).first(size)).ok());
+  std::vector<std::byte> longer = bytes;
+  longer.push_back(std::byte{0});
+  EXPECT_FALSE(decode_chunk_header(longer).ok());
+}
+
+TEST(ChunkHeaders, TheChecksumIsCheckedFirst) {
+  std::vector<std::byte> bytes = *encode_chunk_header(full_header());
+  bytes[0] = std::byte{0};  // Magic.
+  EXPECT_NE(decode_chunk_header(bytes).error().detail.find("checksum"), std::string::npos);
+  // With a right checksum the field itself is named.
+  store_le(std::span(bytes).subspan(kChunkFixedBytes - 8),
+           digest64(std::span(bytes).first(kChunkFixedBytes - 8)));
+  EXPECT_NE(decode_chunk_header(bytes).error().detail.find("magic"), std::string::npos);
+}
+
+TEST(ChunkHeaders, GeometryMustBeThePlans) {
+  const ChunkHeader header = full_header();
+  const ChunkGeometry planned{1, {2, 4, 1, 3, {256, 512}}, 4096, 3};
+  EXPECT_TRUE(equal_geometry(header, planned).ok());
+  const std::vector<std::pair<std::string, std::function<void(ChunkGeometry&)>>> changes = {
+      {"group", [](ChunkGeometry& g) { g.group = 0; }},
+      {"first layer", [](ChunkGeometry& g) { g.box.layer_begin = 1; }},
+      {"layer end", [](ChunkGeometry& g) { g.box.layer_end = 5; }},
+      {"first head", [](ChunkGeometry& g) { g.box.head_begin = 0; }},
+      {"head end", [](ChunkGeometry& g) { g.box.head_end = 2; }},
+      {"first token", [](ChunkGeometry& g) { g.box.tokens.begin = 0; }},
+      {"token end", [](ChunkGeometry& g) { g.box.tokens.end = 511; }},
+      {"raw bytes", [](ChunkGeometry& g) { g.body_bytes = 4095; }},
+      {"tile digests", [](ChunkGeometry& g) { g.tile_count = 2; }}};
+  for (const auto& [what, change] : changes) {
+    ChunkGeometry other = planned;
+    change(other);
+    const Status status = equal_geometry(header, other);
+    ASSERT_FALSE(status.ok()) << what;
+    EXPECT_EQ(status.code(), Code::kMalformed);
+    EXPECT_NE(status.error().detail.find(what), std::string::npos) << status.error().detail;
+  }
+}
+
+TEST(ChunkHeaders, SizesAreBounded) {
+  ChunkHeader header = full_header();
+  header.tiles.resize(kChunkTilesMax + 1);
+  EXPECT_EQ(encode_chunk_header(header).code(), Code::kInvalidArgument);
+  header = full_header();
+  header.stored_bytes = 1;
+  EXPECT_EQ(decode_chunk_header(*encode_chunk_header(header)).code(), Code::kMalformed);
+  header = full_header();
+  header.box.head_end = header.box.head_begin;
+  EXPECT_EQ(decode_chunk_header(*encode_chunk_header(header)).code(), Code::kMalformed);
+}
+
+// --- Golden vectors: what these bytes were, they stay.
+
+void expect_vector(const std::string& file, const std::string& text) {
+  const std::filesystem::path path = std::filesystem::path(ISTHMUS_VECTORS) / file;
+  std::ifstream in(path);
+  std::stringstream content;
+  content << in.rdbuf();
+  EXPECT_EQ(content.str(), text + "\n") << path;
+}
+
+TEST(Vectors, TicketHeaderAndFramesAreAsWritten) {
+  expect_vector("ticket.txt", *mint(full_ticket(), key(1)));
+  expect_vector("chunk_header.hex", hex(*encode_chunk_header(full_header())));
+  std::string frames;
+  for (const Frame& frame : all_frames()) frames += fmt::format("{} {}\n", name(frame), hex(*encode(frame)));
+  frames.pop_back();
+  expect_vector("frames.hex", frames);
+  const Seal seal = std::get<Seal>(all_frames().at(9));
+  expect_vector("macs.txt", fmt::format("open_proof {}\nseal_mac {}",
+                                        hex(open_proof(key(5), {1, 2}, address().handoff, 1)),
+                                        hex(seal_mac(key(5), seal))));
+}
+
+}  // namespace
+}  // namespace isthmus::wire

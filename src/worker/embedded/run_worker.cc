@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// The worker program: engine by name, probe, ready line, signals.
+#include "worker/embedded/run_worker.h"
+
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <utility>
+
+#include "base/log.h"
+#include "base/rng.h"
+#include "engine/llamacpp/llamacpp.h"
+#include "engine/llamacpp/tokenizer.h"
+#include "engine/openvino/openvino.h"
+#include "engine/probe/probe.h"
+#include "fleet/fleet.h"
+#include "worker/worker.h"
+
+namespace isthmus::worker {
+namespace {
+
+Result<std::unique_ptr<engine::Engine>> make_engine(const WorkerOptions& options) {
+  if (options.engine == "llamacpp") {
+    return engine::llamacpp::make_llamacpp({.model_path = options.model_path,
+                                            .kv_type = options.kv_type.empty() ? "f16" : options.kv_type,
+                                            .threads = options.threads,
+                                            .context_tokens = options.kv_tokens,
+                                            .sequences_max = options.sequences_max});
+  }
+  if (options.engine == "openvino") {
+    return engine::openvino::make_openvino({.gguf_path = options.model_path,
+                                            .kv_type = options.kv_type.empty() ? "u8" : options.kv_type,
+                                            .threads = options.threads,
+                                            .kv_tokens = options.kv_tokens,
+                                            .sequences_max = options.sequences_max});
+  }
+  return Error{Code::kInvalidArgument,
+               fmt::format("engine '{}' isn't one of llamacpp, openvino", options.engine)};
+}
+
+// What the fleet file says of this worker: the key, and the policy of its model.
+Status read_fleet(const WorkerOptions& options, handoff::AgentOptions& agent, std::string& served_model) {
+  if (options.fleet_file.empty()) {
+    random_bytes(agent.fleet_key);
+    if (served_model.empty()) served_model = "default";
+    return ok_status();
+  }
+  ISTHMUS_TRY(const fleet::Fleet fleet, fleet::load_fleet(options.fleet_file));
+  ISTHMUS_TRY(agent.fleet_key, load_key(fleet.key_file));
+  if (served_model.empty() && fleet.models.size() == 1) served_model = fleet.models.front().name;
+  const fleet::Model* model = fleet.find_model(served_model);
+  if (model == nullptr) {
+    return Error{Code::kInvalidArgument, fmt::format("model '{}' isn't in {}; name one with --served-model",
+                                                     served_model, options.fleet_file)};
+  }
+  agent.policy = fleet.policy(*model);
+  return ok_status();
+}
+
+Result<Role> parse_role(const std::string& text) {
+  if (text == "prefill") return Role::kPrefill;
+  if (text == "decode") return Role::kDecode;
+  if (text == "both") return Role::kBoth;
+  return Error{Code::kInvalidArgument, fmt::format("role '{}' isn't one of prefill, decode, both", text)};
+}
+
+// A role needs what the engine can do: to prefill for others is to be a source, to decode a state of others a
+// sink.
+Status check_role(engine::Engine& engine, Role role) {
+  if (role == Role::kPrefill && engine.kv_source() == nullptr) {
+    return Error{Code::kUnsupported, fmt::format("{} can't hand its state over yet", engine.info().name)};
+  }
+  if (role == Role::kDecode && engine.kv_sink() == nullptr) {
+    return Error{Code::kUnsupported, fmt::format("{} can't take a state over yet", engine.info().name)};
+  }
+  return ok_status();
+}
+
+Result<WorkerParts> assemble(const WorkerOptions& options) {
+  WorkerParts parts;
+  ISTHMUS_TRY(parts.listen, net::Endpoint::parse(options.listen));
+  ISTHMUS_TRY(parts.service.role, parse_role(options.role));
+  parts.service.served_model = options.served_model;
+  ISTHMUS_TRY(read_fleet(options, parts.agent, parts.service.served_model));
+  parts.service.request_timeout = std::chrono::seconds(options.request_timeout_s);
+  parts.agent.name = options.name;
+  parts.agent.listen = options.agent_listen;
+  parts.agent.timings.lease = std::chrono::milliseconds(options.lease_ms);
+  ISTHMUS_LOG(kInfo, "loading", "engine={} model={}", options.engine, options.model_path);
+  ISTHMUS_TRY(auto tokenizer, engine::llamacpp::make_tokenizer(options.model_path));
+  parts.tokenizer = std::move(tokenizer);
+  ISTHMUS_TRY(parts.engine, make_engine(options));
+  ISTHMUS_TRY(check_role(*parts.engine, parts.service.role));
+  return parts;
+}
+
+void report(const char* what, const Error& error) {
+  std::fprintf(stderr, "isthmus worker: %s: %s\n", what, error.text().c_str());
+}
+
+void tie_to_parent(std::int64_t parent) {
+  if (parent == 0) return;
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (getppid() != parent) std::raise(SIGTERM);  // It ended before we asked to be told.
+}
+
+}  // namespace
+
+int run_worker(const WorkerOptions& given) {
+  WorkerOptions options = given;
+  if (options.name.empty()) options.name = fmt::format("{}-{}", options.engine, getpid());
+  log::configure(log::Level::kInfo, options.name);
+  net::Loop loop;
+  loop.on_signal([&loop](int) { loop.stop(); });
+  tie_to_parent(options.die_with_parent);
+
+  Result<WorkerParts> parts = assemble(options);
+  if (!parts.ok()) {
+    report("cannot start", parts.error());
+    return kExitCannotStart;
+  }
+  const Result<engine::ProbeReport> probe =
+      engine::probe_meaning(*parts->engine, options.model_path, engine::probe_tolerance(*parts->engine));
+  if (!probe.ok()) {
+    report("probe failed, refusing to serve", probe.error());
+    return kExitProbeFailed;
+  }
+  ISTHMUS_LOG(kInfo, "probe passed", "{}", probe->text());
+  Result<std::unique_ptr<Worker>> worker = Worker::start(loop, *std::move(parts));
+  if (!worker.ok()) {
+    report("cannot start", worker.error());
+    return kExitCannotStart;
+  }
+  std::printf("ready http://%s agent %s\n", (*worker)->endpoint().text().c_str(),
+              (*worker)->agent().endpoint().c_str());
+  std::fflush(stdout);
+  loop.run();
+  ISTHMUS_LOG(kInfo, "stopping", "name={}", options.name);
+  return kExitOk;
+}
+
+}  // namespace isthmus::worker

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The worker program with the engines that are built in.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace isthmus::worker {
+
+struct WorkerOptions {
+  std::string engine;                        // "llamacpp", "openvino"
+  std::string kv_type;                       // "f16", "u8", …; "" for the engine's default.
+  std::string role = "both";                 // "prefill", "decode", "both"
+  std::string model_path;                    // A GGUF file.
+  std::string listen = "127.0.0.1:0";        // HTTP.
+  std::string agent_listen = "127.0.0.1:0";  // Handoffs.
+  std::string fleet_file;                    // Key and policies; "": a key of its own, so no peer but itself.
+  std::string name;                          // Unique in the fleet; "" for engine and process id.
+  std::string served_model;                  // As clients name it; "" for the fleet's only model.
+  std::uint32_t threads = 1;
+  std::uint64_t kv_tokens = 16384;  // KV memory, of all sequences together.
+  std::uint32_t sequences_max = 8;
+  std::uint32_t request_timeout_s = 120;
+  std::uint32_t lease_ms = 10'000;   // Of handoffs.
+  std::int64_t die_with_parent = 0;  // Process id; stop when that parent ends. 0: don't.
+};
+
+// Exit codes of run_worker() and of the program.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitCannotStart = 3;
+inline constexpr int kExitProbeFailed = 4;
+
+// Runs until SIGINT or SIGTERM. Prints `ready http://HOST:PORT agent HOST:PORT` on stdout when it serves, and
+// nothing else there; errors and logs go to stderr.
+int run_worker(const WorkerOptions& options);
+
+}  // namespace isthmus::worker

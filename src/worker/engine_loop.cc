@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs the engine: commands in, batches through the engine, events out to the net loop.
+#include "worker/engine_loop.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace isthmus::worker {
+
+// One job. `events`/`prefill` are touched on the net loop only, the rest on the engine thread only.
+struct EngineLoop::Task {
+  JobId id = 0;
+  Kind kind = Kind::kGenerate;
+  Job job;
+  JobEvents events;
+  PrefillEvents prefill;
+
+  engine::SequenceId sequence = 0;
+  bool is_open = false;
+  std::vector<engine::TokenId> generated;
+  std::uint64_t exported = 0;  // Positions handed out by on_exported.
+  std::uint64_t computed = 0;
+};
+
+// Somebody who waits for room in the engine: a job, or the destination of a handoff.
+struct EngineLoop::Waiter {
+  std::uint64_t tokens_max = 0;
+  Instant deadline;
+  std::shared_ptr<Task> task;  // Null for a destination.
+  kv::TokenRange range;
+  std::function<void(Result<Destination>)> done;
+};
+
+EngineLoop::EngineLoop(std::unique_ptr<engine::Engine> engine, net::Loop& events,
+                       std::function<bool(engine::TokenId)> is_end, const EngineLoopLimits& limits)
+    : engine_(std::move(engine)),
+      events_(events),
+      is_end_(std::move(is_end)),
+      limits_(limits),
+      info_(engine_->info()),
+      descriptor_(engine_->descriptor()),
+      scheduler_({.step_tokens_max = std::min(limits.step_tokens_max, info_.step_tokens_max),
+                  .sequences_max = info_.sequences_max}) {
+  remember_stats();
+  thread_ = std::thread([this] { thread_main(); });
+}
+
+EngineLoop::~EngineLoop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+EngineLoopStats EngineLoop::stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+Result<JobId> EngineLoop::admit(Job job, std::shared_ptr<Task> task, bool needs_room) {
+  ISTHMUS_CHECK(!job.prompt.empty() && job.tokens_max > 0);
+  const std::uint64_t room = job.prompt.size() + (task->kind == Kind::kPrefill ? 0 : job.tokens_max);
+  if (room > info_.context_tokens_max) {
+    return Error{Code::kInvalidArgument,
+                 fmt::format("{} prompt tokens and {} to generate exceed the context of {}",
+                             job.prompt.size(), job.tokens_max, info_.context_tokens_max)};
+  }
+  if (live_.size() >= limits_.jobs_max) {
+    return Error{Code::kExhausted,
+                 fmt::format("{} requests are in this worker already; retry later", live_.size())};
+  }
+  task->id = next_job_++;
+  task->job = std::move(job);
+  live_[task->id] = task;
+  post([this, task, room, needs_room] {
+    if (needs_room) {
+      waiting_.push_back({room, task->job.deadline, task, {}, nullptr});
+    } else {
+      open_task(task);
+    }
+  });
+  return task->id;
+}
+
+Result<JobId> EngineLoop::generate(Job job, JobEvents events) {
+  auto task = std::make_shared<Task>();
+  task->kind = Kind::kGenerate;
+  task->events = std::move(events);
+  return admit(std::move(job), std::move(task), true);
+}
+
+Result<JobId> EngineLoop::prefill(Job job, PrefillEvents events) {
+  auto task = std::make_shared<Task>();
+  task->kind = Kind::kPrefill;
+  task->prefill = std::move(events);
+  return admit(std::move(job), std::move(task), true);
+}
+
+Result<JobId> EngineLoop::resume(engine::SequenceId destination, Job job, engine::TokenId first,
+                                 JobEvents events) {
+  auto task = std::make_shared<Task>();
+  task->kind = Kind::kResume;
+  task->events = std::move(events);
+  task->sequence = destination;
+  task->is_open = true;
+  task->generated.push_back(first);
+  return admit(std::move(job), std::move(task), false);
+}
+
+void EngineLoop::finish_prefill(JobId job) {
+  cancel(job);
+}
+
+void EngineLoop::cancel(JobId job) {
+  live_.erase(job);
+  post([this, job] {
+    std::erase_if(waiting_, [&](const Waiter& waiter) { return waiter.task && waiter.task->id == job; });
+    const auto at = tasks_.find(job);
+    if (at != tasks_.end()) end_task(*at->second);
+  });
+}
+
+void EngineLoop::reserve(std::uint64_t tokens_max, kv::TokenRange range, Instant deadline,
+                         std::function<void(Result<Destination>)> done) {
+  auto on_loop = [this, done = std::move(done)](Result<Destination> result) {
+    auto shared = std::make_shared<Result<Destination>>(std::move(result));
+    events_.post([done, shared] { done(std::move(*shared)); });
+  };
+  post([this, tokens_max, range, deadline, on_loop = std::move(on_loop)]() mutable {
+    if (waiting_.size() >= limits_.jobs_max) {
+      on_loop(
+          Error{Code::kExhausted, fmt::format("{} requests wait for KV memory already", waiting_.size())});
+      return;
+    }
+    waiting_.push_back({tokens_max, deadline, nullptr, range, std::move(on_loop)});
+  });
+}
+
+void EngineLoop::release(engine::SequenceId destination) {
+  post([this, destination] { engine_->close(destination); });
+}
+
+void EngineLoop::post(std::function<void()> command) {
+  {
+    const std::lock_guard lock(mutex_);
+    commands_.push_back(std::move(command));
+  }
+  wake_.notify_one();
+}
+
+void EngineLoop::thread_main() {
+  while (run_commands(scheduler_.next().empty())) {
+    expire(now());
+    start_waiting();
+    step();
+    remember_stats();
+  }
+}
+
+// Runs what was posted; with nothing to do it waits for a command or the next deadline. False: stop.
+bool EngineLoop::run_commands(bool may_wait) {
+  std::deque<std::function<void()>> commands;
+  {
+    std::unique_lock lock(mutex_);
+    const auto awake = [this] { return stopping_ || !commands_.empty(); };
+    if (may_wait && !awake()) {
+      Instant next = kFarFuture;
+      for (const Waiter& waiter : waiting_) next = std::min(next, waiter.deadline);
+      if (next == kFarFuture) {
+        wake_.wait(lock, awake);
+      } else if (const Duration left = next - now(); left > Duration::zero()) {
+        wake_.wait_for(lock, left, awake);
+      }
+    }
+    if (stopping_) return false;
+    commands.swap(commands_);
+  }
+  for (auto& command : commands) command();
+  return true;
+}
+
+void EngineLoop::expire(Instant at) {
+  std::deque<Waiter> kept;
+  for (Waiter& waiter : waiting_) {
+    if (waiter.deadline > at) {
+      kept.push_back(std::move(waiter));
+      continue;
+    }
+    Error error{Code::kExhausted,
+                fmt::format("no room for {} tokens of KV before the deadline", waiter.tokens_max)};
+    if (waiter.task) {
+      fail_task(*waiter.task, std::move(error));
+    } else {
+      waiter.done(std::move(error));
+    }
+  }
+  waiting_.swap(kept);
+  std::vector<std::shared_ptr<Task>> late;
+  for (const auto& [id, task] : tasks_) {
+    if (task->job.deadline <= at && task->kind != Kind::kPrefill) late.push_back(task);
+  }
+  for (const auto& task : late) {
+    fail_task(*task, {Code::kDeadlineExceeded, "the request's deadline passed while it was decoding"});
+  }
+}
+
+// In order of arrival; the first that doesn't fit stops the rest, so that a large request isn't overtaken for
+// ever.
+void EngineLoop::start_waiting() {
+  while (!waiting_.empty()) {
+    Waiter& waiter = waiting_.front();
+    if (scheduler_.size() >= info_.sequences_max) return;
+    Result<engine::SequenceId> opened = engine_->open(waiter.tokens_max);
+    if (opened.code() == Code::kExhausted && engine_->usage().sequences > 0) return;
+    Waiter started = std::move(waiter);
+    waiting_.pop_front();
+    if (!opened.ok()) {
+      if (started.task) {
+        fail_task(*started.task, opened.error());
+      } else {
+        started.done(opened.error());
+      }
+      continue;
+    }
+    if (started.task) {
+      started.task->sequence = *opened;
+      started.task->is_open = true;
+      open_task(started.task);
+      continue;
+    }
+    ISTHMUS_CHECK(engine_->kv_sink() != nullptr);
+    Result<kv::Binding> binding = engine_->kv_sink()->bind(*opened, started.range);
+    if (!binding.ok()) {
+      engine_->close(*opened);
+      started.done(binding.error());
+    } else {
+      started.done(Destination{*opened, *std::move(binding)});
+    }
+  }
+}
+
+void EngineLoop::open_task(const std::shared_ptr<Task>& task) {
+  tasks_[task->id] = task;
+  const std::uint64_t prompt = task->job.prompt.size();
+  if (task->kind == Kind::kResume) {
+    const Status adopted = engine_->kv_sink()->adopt(task->sequence, {0, prompt});
+    if (!adopted.ok()) return fail_task(*task, adopted.error());
+    task->computed = prompt;
+    counted_.prompt_tokens_adopted += prompt;
+    const engine::TokenId first = task->generated.back();
+    task->generated.clear();
+    accept_token(*task, first);
+    if (!tasks_.contains(task->id)) return;  // The first token ended it.
+  }
+  const Status added = scheduler_.add(task->id, prompt, task->computed);
+  if (!added.ok()) fail_task(*task, added.error());
+}
+
+void EngineLoop::step() {
+  const std::vector<scheduler::Item> items = scheduler_.next();
+  if (items.empty()) return;
+  std::vector<engine::StepItem> batch;
+  for (const scheduler::Item& item : items) {
+    const Task& task = *tasks_.at(item.request);
+    const std::span<const engine::TokenId> tokens =
+        item.is_decode ? std::span(task.generated).last(1)
+                       : std::span(task.job.prompt).subspan(item.begin, item.end - item.begin);
+    batch.push_back({task.sequence, tokens, item.is_decode || item.completes_prompt ? 1u : 0u});
+  }
+  const Result<engine::StepOutput> output = engine_->step(batch);
+  if (!output.ok()) {
+    ISTHMUS_LOG(kError, "engine step failed", "why=\"{}\"", output.error().text());
+    for (const scheduler::Item& item : items) fail_task(*tasks_.at(item.request), output.error());
+    return;
+  }
+  scheduler_.ran(items);
+  std::uint64_t row = 0;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const auto task = tasks_.at(items[i].request);
+    task->computed = items[i].end;
+    if (!items[i].is_decode) {
+      counted_.prompt_tokens_computed += items[i].end - items[i].begin;
+      after_prefill_chunk(*task, items[i]);
+    }
+    if (batch[i].logits == 0) continue;
+    const auto logits = output->logits.subspan(row++ * info_.vocabulary, info_.vocabulary);
+    if (!tasks_.contains(task->id)) continue;
+    const Result<engine::TokenId> token =
+        engine::sample(logits, task->job.sampling, items[i].end, task->generated);
+    if (!token.ok()) {
+      fail_task(*task, token.error());
+    } else {
+      accept_token(*task, *token);
+    }
+  }
+}
+
+// Hands out whole tiles as soon as they are computed, and the rest with the end of the prompt.
+void EngineLoop::after_prefill_chunk(Task& task, const scheduler::Item& item) {
+  if (task.kind != Kind::kPrefill) return;
+  constexpr std::uint64_t kCut = scheduler::Limits{}.prefill_cut_tokens;
+  const std::uint64_t until = item.completes_prompt ? item.end : item.end - item.end % kCut;
+  if (until <= task.exported) return;
+  const kv::TokenRange range{task.exported, until};
+  Result<std::unique_ptr<engine::ExportedKv>> exported =
+      engine_->kv_source()->export_range(task.sequence, range);
+  if (!exported.ok()) return fail_task(task, exported.error());
+  task.exported = until;
+  auto shared = std::make_shared<std::unique_ptr<engine::ExportedKv>>(*std::move(exported));
+  deliver(task, [range, shared](Task& t) { t.prefill.on_exported(range, std::move(*shared)); });
+}
+
+void EngineLoop::accept_token(Task& task, engine::TokenId token) {
+  const bool ends = is_end_(token);
+  if (task.kind == Kind::kPrefill) {
+    scheduler_.remove(task.id);  // The sequence stays open: exports may point into it.
+    deliver(task, [token, ends](Task& t) { t.prefill.on_prefilled(token, ends); });
+    return;
+  }
+  task.generated.push_back(token);
+  ++counted_.tokens_generated;
+  if (!ends) deliver(task, [token](Task& t) { t.events.on_token(token); });
+  if (!ends && task.generated.size() < task.job.tokens_max) return;
+  const FinishReason reason = ends ? FinishReason::kStop : FinishReason::kLength;
+  deliver(task, [this, reason](Task& t) {
+    live_.erase(t.id);
+    t.events.on_finished(reason);
+  });
+  end_task(task);
+}
+
+void EngineLoop::end_task(Task& task) {
+  const auto keep = tasks_.extract(task.id);
+  scheduler_.remove(task.id);
+  if (task.is_open) engine_->close(task.sequence);
+  task.is_open = false;
+}
+
+void EngineLoop::fail_task(Task& task, Error error) {
+  deliver(task, [this, error](Task& t) {
+    live_.erase(t.id);
+    if (t.kind == Kind::kPrefill) {
+      t.prefill.on_failed(error);
+    } else {
+      t.events.on_failed(error);
+    }
+  });
+  if (task.kind == Kind::kPrefill && task.is_open) {
+    scheduler_.remove(task.id);  // What was exported may be read until finish_prefill().
+  } else {
+    end_task(task);
+  }
+}
+
+// Events reach the net loop in order, and none after cancel() there.
+void EngineLoop::deliver(Task& task, std::function<void(Task&)> event) {
+  events_.post([this, id = task.id, event = std::move(event)] {
+    const auto at = live_.find(id);
+    if (at == live_.end()) return;
+    const std::shared_ptr<Task> keep = at->second;
+    event(*keep);
+  });
+}
+
+void EngineLoop::remember_stats() {
+  counted_.usage = engine_->usage();
+  counted_.jobs_running = static_cast<std::uint32_t>(tasks_.size());
+  counted_.jobs_waiting = static_cast<std::uint32_t>(waiting_.size());
+  const std::lock_guard lock(mutex_);
+  stats_ = counted_;
+}
+
+}  // namespace isthmus::worker

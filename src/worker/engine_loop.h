@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// The thread that owns the engine: runs jobs in continuous batches, opens and adopts destinations of
+// handoffs.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/status.h"
+#include "base/time.h"
+#include "engine/api/engine.h"
+#include "engine/api/sampler.h"
+#include "kv/binding.h"
+#include "net/loop.h"
+#include "net/poster.h"
+#include "scheduler/scheduler.h"
+
+namespace isthmus::worker {
+
+using JobId = std::uint64_t;
+
+enum class FinishReason : std::uint8_t { kStop, kLength };
+
+// What a job reports, on the net loop's thread, in order. After on_finished or on_failed nothing follows.
+struct JobEvents {
+  std::function<void(engine::TokenId)> on_token;  // End-of-generation tokens aren't reported.
+  std::function<void(FinishReason)> on_finished;
+  std::function<void(Error)> on_failed;
+};
+
+// A prefill whose state is handed over reports its memory piece by piece, then the first token.
+struct PrefillEvents {
+  std::function<void(kv::TokenRange, std::unique_ptr<engine::ExportedKv>)> on_exported;
+  std::function<void(engine::TokenId first, bool ends)> on_prefilled;  // ends: `first` is end-of-generation.
+  std::function<void(Error)> on_failed;
+};
+
+struct Job {
+  std::vector<engine::TokenId> prompt;  // Not empty.
+  engine::SamplingParams sampling;
+  std::uint64_t tokens_max = 0;   // To generate, at least 1.
+  Instant deadline = kFarFuture;  // deadline_exceeded (or exhausted, if it never got room) after it.
+};
+
+// An open sequence of the engine with its memory bound, waiting to be filled from outside.
+struct Destination {
+  engine::SequenceId sequence = 0;
+  kv::Binding binding;
+};
+
+struct EngineLoopLimits {
+  std::uint32_t jobs_max = 64;  // Running and waiting; over it: exhausted.
+  std::uint32_t step_tokens_max = 512;
+};
+
+struct EngineLoopStats {
+  engine::EngineUsage usage;
+  std::uint64_t prompt_tokens_computed = 0;  // By prefill of this worker, of any kind of job.
+  std::uint64_t tokens_generated = 0;
+  std::uint64_t prompt_tokens_adopted = 0;  // Of handed-over states.
+  std::uint32_t jobs_running = 0, jobs_waiting = 0;
+};
+
+class EngineLoop {
+ public:
+  // `is_end`: end-of-generation tokens. `events` must outlive this; destroy it on that loop's thread.
+  EngineLoop(std::unique_ptr<engine::Engine> engine, net::Loop& events,
+             std::function<bool(engine::TokenId)> is_end, const EngineLoopLimits& limits);
+  ~EngineLoop();  // Stops: running jobs end without a further event.
+
+  const engine::EngineInfo& info() const { return info_; }
+  const kv::Descriptor& descriptor() const { return descriptor_; }
+  EngineLoopStats stats() const;
+
+  // All of these: net loop's thread. exhausted when jobs_max are in; invalid_argument if the context is too
+  // small.
+  Result<JobId> generate(Job job, JobEvents events);
+  // Only the prompt; the sequence stays open (exports may point into it) until finish_prefill(), also if it
+  // fails.
+  Result<JobId> prefill(Job job, PrefillEvents events);
+  void finish_prefill(JobId job);
+  // Room for `tokens_max` tokens whose first `prompt` come from outside. `done` gets exhausted if no room
+  // came by `deadline`.
+  void reserve(std::uint64_t tokens_max, kv::TokenRange range, Instant deadline,
+               std::function<void(Result<Destination>)> done);
+  void release(engine::SequenceId destination);
+  // Adopt a filled destination and go on from `first`, which is reported as the first token.
+  Result<JobId> resume(engine::SequenceId destination, Job job, engine::TokenId first, JobEvents events);
+  // No event of this job is delivered after it returns. Unknown ids are ignored.
+  void cancel(JobId job);
+
+ private:
+  enum class Kind : std::uint8_t { kGenerate, kPrefill, kResume };
+  struct Task;
+  struct Waiter;
+
+  Result<JobId> admit(Job job, std::shared_ptr<Task> task, bool needs_room);
+  void post(std::function<void()> command);
+  void thread_main();
+  // Engine thread.
+  bool run_commands(bool may_wait);
+  void start_waiting();
+  void expire(Instant at);
+  void open_task(const std::shared_ptr<Task>& task);
+  void step();
+  void after_prefill_chunk(Task& task, const scheduler::Item& item);
+  void accept_token(Task& task, engine::TokenId token);
+  void end_task(Task& task);
+  void fail_task(Task& task, Error error);
+  void deliver(Task& task, std::function<void(Task&)> event);
+  void remember_stats();
+
+  std::unique_ptr<engine::Engine> engine_;
+  net::Poster events_;
+  std::function<bool(engine::TokenId)> is_end_;
+  EngineLoopLimits limits_;
+  engine::EngineInfo info_;
+  kv::Descriptor descriptor_;
+
+  // Net loop's thread.
+  JobId next_job_ = 1;
+  std::map<JobId, std::shared_ptr<Task>> live_;  // Jobs whose events may still be delivered.
+
+  // Engine thread.
+  scheduler::Scheduler scheduler_;
+  std::map<JobId, std::shared_ptr<Task>> tasks_;
+  std::deque<Waiter> waiting_;
+  EngineLoopStats counted_;
+
+  mutable std::mutex mutex_;  // Guards the rest.
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> commands_;
+  EngineLoopStats stats_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace isthmus::worker

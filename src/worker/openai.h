@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// OpenAI's completion and chat requests and answers, as this worker takes and gives them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/api/sampler.h"
+#include "engine/api/tokenizer.h"
+#include "http/json.h"
+#include "worker/engine_loop.h"
+
+namespace isthmus::worker {
+
+enum class Api : std::uint8_t { kCompletions, kChat };
+
+// The transfer field `kv_transfer_params`, in vLLM's convention.
+struct TransferField {
+  bool do_remote_decode = false;   // We prefill; somebody else decodes.
+  bool do_remote_prefill = false;  // Somebody else prefilled; the ticket opens its state.
+  std::string ticket;
+  std::vector<std::string> endpoints;
+  bool fail_instead_of_recompute = false;
+};
+
+struct CompletionRequest {
+  Api api = Api::kCompletions;
+  std::string model;  // "" if absent.
+  std::variant<std::string, std::vector<engine::TokenId>, std::vector<engine::ChatMessage>> prompt;
+  engine::SamplingParams sampling;
+  bool has_seed = false;
+  std::optional<std::uint64_t> tokens_max;
+  std::vector<std::string> stop;  // At most 4, not empty.
+  bool stream = false;
+  bool include_usage = false;
+  TransferField transfer;
+};
+
+// Parse a request body. Unknown fields are ignored, as OpenAI's servers do; a known field with a bad value is
+// invalid_argument, one that would change the answer and isn't there (n > 1, logprobs, tools, …) is
+// unsupported; `bad_field` then names it ("" for the body as a whole).
+Result<CompletionRequest> parse_completion(std::string_view body, Api api, std::string& bad_field);
+
+struct Usage {
+  std::uint64_t prompt_tokens = 0;
+  std::uint64_t completion_tokens = 0;
+};
+
+// Answers of one request: the same id, time and model in each.
+class AnswerWriter {
+ public:
+  AnswerWriter(Api api, std::string id, std::string model, std::int64_t created_unix_s);
+
+  std::string whole(std::string_view text, std::optional<FinishReason> reason, const Usage& usage,
+                    json::Value transfer) const;
+  // Server-sent events, each "data: …\n\n".
+  std::string first_event() const;  // Chat: the role; completions: "".
+  std::string text_event(std::string_view text) const;
+  std::string finish_event(FinishReason reason) const;
+  std::string usage_event(const Usage& usage) const;
+  static std::string error_event(const Error& error);
+  static std::string done_event();
+
+ private:
+  json::Value head(bool chunk) const;
+  std::string event(json::Value choice_member, std::optional<FinishReason> reason) const;
+
+  Api api_;
+  std::string id_;
+  std::string model_;
+  std::int64_t created_;
+};
+
+}  // namespace isthmus::worker

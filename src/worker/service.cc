@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+// Routes, and what requests have in common.
+#include "worker/service.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "http/openai_error.h"
+#include "worker/generation.h"
+
+namespace isthmus::worker {
+namespace {
+
+constexpr std::uint64_t kCompletionTokensDefault = 16;  // OpenAI's default of /v1/completions.
+// A prompt this short is computed where it is decoded: its handoff costs more than its prefill.
+constexpr std::size_t kHandoffPromptMin = 3;
+
+http::Response json_response(const json::Value& value, int status = 200) {
+  return {.status = status, .headers = {{"Content-Type", "application/json"}}, .body = value.dump()};
+}
+
+Error no_route(const http::Request& request) {
+  return {Code::kNotFound, fmt::format("no route {} {}", request.method, request.path)};
+}
+
+}  // namespace
+
+// A reservation's prefill, from its admission until its pins may go.
+struct Service::Prefill {
+  std::string request_id;
+  std::vector<engine::TokenId> prompt;
+  Id128 reservation;
+  JobId job = 0;
+};
+
+Service::Service(net::Loop& loop, EngineLoop& engine, handoff::Agent& agent,
+                 const engine::Tokenizer& tokenizer, MetricsRegistry& metrics, ServiceOptions options)
+    : loop_(loop),
+      engine_(engine),
+      agent_(agent),
+      tokenizer_(tokenizer),
+      metrics_(metrics),
+      options_(std::move(options)) {}
+
+Service::~Service() = default;
+
+void Service::handle(const std::shared_ptr<http::Exchange>& exchange) {
+  const http::Request& request = exchange->request();
+  const bool is_post = request.method == "POST";
+  const bool is_get = request.method == "GET";
+  if (is_post && request.path == "/v1/completions") return handle_completion(exchange, Api::kCompletions);
+  if (is_post && request.path == "/v1/chat/completions") return handle_completion(exchange, Api::kChat);
+  if (is_post && request.path == "/isthmus/cancel") return handle_cancel(*exchange);
+  if (is_get && request.path == "/v1/models") return exchange->send(models());
+  if (is_get && request.path == "/health")
+    return exchange->send(json_response(json::object({{"status", "ok"}})));
+  if (is_get && request.path == "/ready") return exchange->send(ready());
+  if (is_get && request.path == "/metrics") return exchange->send(metrics());
+  if (is_get && request.path == "/isthmus/descriptor") {
+    return exchange->send(
+        {.headers = {{"Content-Type", "text/plain"}}, .body = engine_.descriptor().canonical_text()});
+  }
+  refuse(*exchange, no_route(request));
+}
+
+http::Response Service::models() const {
+  json::Value model = json::object({{"id", options_.served_model},
+                                    {"object", "model"},
+                                    {"owned_by", "isthmus"},
+                                    {"max_model_len", engine_.info().context_tokens_max}});
+  return json_response(json::object({{"object", "list"}, {"data", json::array({std::move(model)})}}));
+}
+
+http::Response Service::ready() const {
+  if (is_draining_) return http::error_response({Code::kUnavailable, "draining"});
+  return json_response(json::object({{"status", "ready"},
+                                     {"model", options_.served_model},
+                                     {"engine", engine_.info().name},
+                                     {"storage", engine_.info().storage},
+                                     {"agent", agent_.endpoint()},
+                                     {"incarnation", agent_.incarnation().hex()},
+                                     {"descriptor", engine_.descriptor().digest().hex()}}));
+}
+
+void Service::refuse(http::Exchange& exchange, const Error& error, const std::string& field) {
+  count_request(std::string(name(error.code)).c_str());
+  exchange.send(http::error_response(error, field));
+}
+
+void Service::count_request(const char* outcome) {
+  metrics_.counter("isthmus_requests_total", "Completion requests by outcome", {{"outcome", outcome}}).add();
+}
+
+handoff::Amount Service::amount_of(std::uint64_t tokens) const {
+  const engine::EngineInfo& info = engine_.info();
+  if (info.block_tokens == 0) return {.bytes = tokens * info.kv_bytes_per_token, .blocks = 0};
+  const std::uint64_t blocks = (tokens + info.block_tokens - 1) / info.block_tokens;
+  return {.bytes = blocks * info.block_tokens * info.kv_bytes_per_token, .blocks = blocks};
+}
+
+AnswerWriter Service::writer_of(const Prepared& prepared) const {
+  return {prepared.request.api, prepared.request_id, options_.served_model, unix_seconds()};
+}
+
+Result<std::vector<engine::TokenId>> Service::tokenize(const CompletionRequest& request) const {
+  if (const auto* tokens = std::get_if<std::vector<engine::TokenId>>(&request.prompt)) {
+    const std::uint32_t vocabulary = engine_.info().vocabulary;
+    for (const engine::TokenId token : *tokens) {
+      if (static_cast<std::uint32_t>(token) < vocabulary) continue;
+      return Error{Code::kInvalidArgument,
+                   fmt::format("'prompt': token {} isn't below {}", token, vocabulary)};
+    }
+    return *tokens;
+  }
+  if (const auto* text = std::get_if<std::string>(&request.prompt))
+    return tokenizer_.encode(*text, true, true);
+  ISTHMUS_TRY(const std::string text,
+              tokenizer_.apply_chat_template(std::get<std::vector<engine::ChatMessage>>(request.prompt)));
+  return tokenizer_.encode(text, true, true);
+}
+
+Result<Service::Prepared> Service::prepare(const http::Request& request, Api api,
+                                           std::string& bad_field) const {
+  Prepared prepared;
+  ISTHMUS_TRY(prepared.request, parse_completion(request.body, api, bad_field));
+  CompletionRequest& asked = prepared.request;
+  const auto bad = [&](const char* field, std::string detail) {
+    bad_field = field;
+    return Error{Code::kInvalidArgument, std::move(detail)};
+  };
+  if (!asked.model.empty() && asked.model != options_.served_model) {
+    bad_field = "model";
+    return Error{Code::kNotFound, fmt::format("model '{}' isn't served here; this is '{}'", asked.model,
+                                              options_.served_model)};
+  }
+  if (asked.transfer.do_remote_decode && options_.role == Role::kDecode) {
+    return bad("kv_transfer_params", "this worker only decodes; it doesn't prefill for others");
+  }
+  if (asked.transfer.do_remote_prefill && options_.role == Role::kPrefill) {
+    return bad("kv_transfer_params", "this worker only prefills; it doesn't decode a state of others");
+  }
+  const char* prompt_field = api == Api::kChat ? "messages" : "prompt";
+  bad_field = prompt_field;
+  ISTHMUS_TRY(prepared.prompt, tokenize(asked));
+  bad_field.clear();
+  const std::uint64_t context = engine_.info().context_tokens_max;
+  const std::uint64_t prompt = prepared.prompt.size();
+  if (prompt == 0) return bad(prompt_field, fmt::format("'{}' holds no token", prompt_field));
+  if (prompt >= context) {
+    return bad(prompt_field, fmt::format("'{}' has {} tokens; the context is {} with the answer",
+                                         prompt_field, prompt, context));
+  }
+  const std::uint64_t fallback = api == Api::kChat ? options_.tokens_max_default : kCompletionTokensDefault;
+  prepared.tokens_max = asked.tokens_max.value_or(std::min(fallback, context - prompt));
+  if (prompt + prepared.tokens_max > context) {
+    return bad("max_tokens", fmt::format("{} prompt tokens and {} to generate exceed the context of {}",
+                                         prompt, prepared.tokens_max, context));
+  }
+  if (!asked.has_seed) asked.sampling.seed = random_id().low;
+  prepared.deadline = now() + options_.request_timeout;
+  prepared.request_id = std::string(http::header(request.headers, "X-Request-Id")).substr(0, 128);
+  if (prepared.request_id.empty()) prepared.request_id = random_id().hex();
+  return prepared;
+}
+
+void Service::handle_completion(const std::shared_ptr<http::Exchange>& exchange, Api api) {
+  if (is_draining_) return refuse(*exchange, {Code::kUnavailable, "this worker is draining"});
+  std::string bad_field;
+  Result<Prepared> prepared = prepare(exchange->request(), api, bad_field);
+  if (!prepared.ok()) return refuse(*exchange, prepared.error(), bad_field);
+  if (prepared->request.transfer.do_remote_decode) return start_prefill(exchange, *std::move(prepared));
+  start_generation(exchange, *std::move(prepared));
+}
+
+void Service::start_generation(const std::shared_ptr<http::Exchange>& exchange, Prepared prepared) {
+  const std::uint64_t id = next_generation_++;
+  const auto generation = std::make_shared<Generation>(*this, exchange, std::move(prepared), id);
+  generations_[id] = generation;
+  generation->start();
+}
+
+// Answers at admission, so that the consumer can open while prefill runs; a later failure travels as ABORT.
+void Service::start_prefill(const std::shared_ptr<http::Exchange>& exchange, Prepared prepared) {
+  if (prefills_.contains(prepared.request_id)) {
+    return refuse(*exchange, {Code::kInvalidArgument,
+                              fmt::format("request {} is being prefilled already", prepared.request_id)});
+  }
+  const Usage usage{prepared.prompt.size(), 0};
+  json::Value transfer;
+  if (prepared.prompt.size() >= kHandoffPromptMin) {
+    auto prefill = std::make_shared<Prefill>();
+    prefill->request_id = prepared.request_id;
+    prefill->prompt = prepared.prompt;
+    Result<handoff::Offered> offered =
+        agent_.offer({.prompt_tokens = prepared.prompt.size(),
+                      .pinned = amount_of(prepared.prompt.size()),
+                      .deadline = prepared.deadline},
+                     [this, prefill](const handoff::Ending& ending) {
+                       engine_.finish_prefill(prefill->job);
+                       prefills_.erase(prefill->request_id);
+                       count_request(ending.kind == handoff::TerminalKind::kDone ||
+                                             ending.kind == handoff::TerminalKind::kFinished
+                                         ? "handed_over"
+                                         : "not_handed_over");
+                       ISTHMUS_LOG(kInfo, "reservation ended", "request={} outcome={} bytes={}",
+                                   prefill->request_id, handoff::name(ending.kind), ending.bytes);
+                     });
+    if (!offered.ok()) return refuse(*exchange, offered.error());
+    prefill->reservation = offered->reservation;
+    wire_prefill(prefill, {.prompt = prepared.prompt,
+                           .sampling = prepared.request.sampling,
+                           .tokens_max = 1,
+                           .deadline = prepared.deadline});
+    if (prefill->job == 0)
+      return refuse(*exchange, {Code::kExhausted, "too many requests are in this worker; retry later"});
+    transfer = json::object({{"do_remote_prefill", true},
+                             {"do_remote_decode", false},
+                             {"isthmus_ticket", offered->ticket},
+                             {"isthmus_endpoints", json::array({agent_.endpoint()})},
+                             {"remote_engine_id", agent_.incarnation().hex()},
+                             {"remote_num_tokens", prepared.prompt.size()}});
+  }
+  http::Response response{
+      .status = 200,
+      .headers = {{"Content-Type", "application/json"}, {"X-Request-Id", prepared.request_id}},
+      .body = writer_of(prepared).whole("", std::nullopt, usage, std::move(transfer))};
+  exchange->send(std::move(response));
+}
+
+// Starts the engine's part; prefill->job stays 0 if the engine has no place for it.
+void Service::wire_prefill(const std::shared_ptr<Prefill>& prefill, Job job) {
+  PrefillEvents events;
+  events.on_exported = [this, prefill](kv::TokenRange range, std::unique_ptr<engine::ExportedKv> memory) {
+    agent_.publish(prefill->reservation, range, std::move(memory));
+  };
+  events.on_prefilled = [this, prefill](engine::TokenId first, bool ends) {
+    kv::TokenChain chain;
+    for (const engine::TokenId token : prefill->prompt) chain.append(token);
+    agent_.seal(prefill->reservation, {.tokens = {0, prefill->prompt.size()},
+                                       .token_digest = chain.digest(),
+                                       .tile_root = {},
+                                       .first_tokens = {first},
+                                       .finish = ends ? wire::FinishState::kStop : wire::FinishState::kNone});
+  };
+  events.on_failed = [this, prefill](const Error& why) { agent_.fail(prefill->reservation, why); };
+  prefills_[prefill->request_id] = prefill;
+  const Result<JobId> started = engine_.prefill(std::move(job), std::move(events));
+  if (started.ok()) {
+    prefill->job = *started;
+  } else {
+    agent_.withdraw(prefill->reservation, started.error().text());
+  }
+}
+
+void Service::handle_cancel(http::Exchange& exchange) {
+  const Result<json::Value> body = json::parse(exchange.request().body);
+  const Result<std::string> id =
+      body.ok() ? body->require<std::string>("request_id") : Result<std::string>(body.error());
+  if (!id.ok()) return exchange.send(http::error_response(id.error(), "request_id"));
+  const auto at = prefills_.find(*id);
+  const bool found = at != prefills_.end();
+  if (found) agent_.withdraw(at->second->reservation, "cancelled by its router");
+  exchange.send(json_response(json::object({{"cancelled", found}})));
+}
+
+http::Response Service::metrics() {
+  const EngineLoopStats stats = engine_.stats();
+  const auto count = [&](const char* name, const char* help, std::uint64_t value, std::uint64_t& shown) {
+    metrics_.counter(name, help).add(static_cast<double>(value - shown));
+    shown = value;
+  };
+  count("isthmus_prompt_tokens_computed_total", "Prompt tokens that this worker's engine ran",
+        stats.prompt_tokens_computed, shown_.prompt_tokens_computed);
+  count("isthmus_prompt_tokens_adopted_total", "Prompt tokens whose state was handed over to this worker",
+        stats.prompt_tokens_adopted, shown_.prompt_tokens_adopted);
+  count("isthmus_tokens_generated_total", "Tokens sampled or taken over as first token",
+        stats.tokens_generated, shown_.tokens_generated);
+  const auto set = [&](const char* name, const char* help, double value, const MetricLabels& labels = {}) {
+    metrics_.gauge(name, help, labels).set(value);
+  };
+  set("isthmus_engine_sequences", "Open sequences of the engine", stats.usage.sequences);
+  set("isthmus_engine_blocks_used", "KV blocks in use", static_cast<double>(stats.usage.blocks_used));
+  set("isthmus_engine_kv_bytes_used", "KV memory in use", static_cast<double>(stats.usage.kv_bytes_used));
+  set("isthmus_jobs_running", "Jobs in the engine", stats.jobs_running);
+  set("isthmus_jobs_waiting", "Jobs that wait for the engine", stats.jobs_waiting);
+  const handoff::Ledger& ledger = agent_.ledger();
+  for (std::size_t i = 0; i < handoff::kCategoryCount; ++i) {
+    const auto category = static_cast<handoff::Category>(i);
+    set("isthmus_ledger_bytes", "Memory by what holds it", static_cast<double>(ledger.held(category).bytes),
+        {{"category", std::string(handoff::name(category))}});
+  }
+  set("isthmus_ledger_grants", "Live grants of the ledger", static_cast<double>(ledger.live()));
+  return {
+      .status = 200, .headers = {{"Content-Type", "text/plain; version=0.0.4"}}, .body = metrics_.render()};
+}
+
+}  // namespace isthmus::worker

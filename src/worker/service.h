@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// A worker's HTTP surface: OpenAI's routes in front of the engine loop and the agent.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/metrics.h"
+#include "base/status.h"
+#include "base/time.h"
+#include "engine/api/tokenizer.h"
+#include "handoff/agent/agent.h"
+#include "http/server.h"
+#include "net/loop.h"
+#include "worker/engine_loop.h"
+#include "worker/openai.h"
+
+namespace isthmus::worker {
+
+enum class Role : std::uint8_t { kPrefill, kDecode, kBoth };
+
+struct ServiceOptions {
+  std::string served_model;
+  Role role = Role::kBoth;
+  Duration request_timeout = std::chrono::seconds(120);
+  std::uint64_t tokens_max_default =
+      1024;  // max_tokens of a chat that names none; completions: 16, as OpenAI's.
+};
+
+// Loop's thread. Everything given must outlive it.
+class Service {
+ public:
+  Service(net::Loop& loop, EngineLoop& engine, handoff::Agent& agent, const engine::Tokenizer& tokenizer,
+          MetricsRegistry& metrics, ServiceOptions options);
+  ~Service();
+
+  void handle(const std::shared_ptr<http::Exchange>& exchange);
+  // /ready says 503 from now on; requests under way go on.
+  void drain() { is_draining_ = true; }
+
+ private:
+  class Generation;  // One request that is answered with tokens here.
+  struct Prefill;    // One request whose state is handed over.
+
+  struct Prepared {
+    CompletionRequest request;
+    std::vector<engine::TokenId> prompt;
+    std::uint64_t tokens_max = 0;
+    Instant deadline;
+    std::string request_id;
+  };
+
+  void handle_completion(const std::shared_ptr<http::Exchange>& exchange, Api api);
+  Result<Prepared> prepare(const http::Request& request, Api api, std::string& bad_field) const;
+  Result<std::vector<engine::TokenId>> tokenize(const CompletionRequest& request) const;
+  void start_prefill(const std::shared_ptr<http::Exchange>& exchange, Prepared prepared);
+  void wire_prefill(const std::shared_ptr<Prefill>& prefill, Job job);
+  void start_generation(const std::shared_ptr<http::Exchange>& exchange, Prepared prepared);
+  void handle_cancel(http::Exchange& exchange);
+  http::Response models() const;
+  http::Response ready() const;
+  http::Response metrics();
+  handoff::Amount amount_of(std::uint64_t tokens) const;
+  AnswerWriter writer_of(const Prepared& prepared) const;
+  void refuse(http::Exchange& exchange, const Error& error, const std::string& field = {});
+  void count_request(const char* outcome);
+
+  net::Loop& loop_;
+  EngineLoop& engine_;
+  handoff::Agent& agent_;
+  const engine::Tokenizer& tokenizer_;
+  MetricsRegistry& metrics_;
+  ServiceOptions options_;
+  bool is_draining_ = false;
+  std::map<std::string, std::shared_ptr<Prefill>> prefills_;  // By request id, for cancels.
+  std::map<std::uint64_t, std::shared_ptr<Generation>> generations_;
+  std::uint64_t next_generation_ = 1;
+  EngineLoopStats shown_;  // Counters at the last /metrics.
+};
+
+}  // namespace isthmus::worker

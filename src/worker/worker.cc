@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Composes a worker's parts.
+#include "worker/worker.h"
+
+#include <utility>
+
+#include "transport/tcp/tcp.h"
+
+namespace isthmus::worker {
+namespace {
+
+// Staging of all handoffs under way: eight handoffs of eight 1 MiB slots.
+constexpr std::uint64_t kStagingBytes = std::uint64_t{64} << 20;
+
+handoff::Capacity capacity_of(const engine::Engine& engine) {
+  const engine::EngineUsage usage = engine.usage();
+  return {.kv = {.bytes = usage.kv_bytes_total, .blocks = usage.blocks_total},
+          .staging_bytes = kStagingBytes};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Worker>> Worker::start(net::Loop& loop, WorkerParts parts) {
+  std::unique_ptr<Worker> worker(new Worker());
+  worker->tokenizer_ = parts.tokenizer;
+  worker->transport_ = transport::make_tcp(loop);
+  if (parts.agent.capacity.kv.bytes == 0) parts.agent.capacity = capacity_of(*parts.engine);
+  ISTHMUS_TRY(worker->agent_, handoff::make_agent(loop, *worker->transport_, parts.engine->descriptor(),
+                                                  std::move(parts.agent), worker->metrics_));
+  const engine::Tokenizer& tokenizer = *parts.tokenizer;
+  worker->engine_ = std::make_unique<EngineLoop>(
+      std::move(parts.engine), loop,
+      [&tokenizer](engine::TokenId token) { return tokenizer.is_end_of_generation(token); },
+      parts.engine_limits);
+  worker->service_ = std::make_unique<Service>(loop, *worker->engine_, *worker->agent_, tokenizer,
+                                               worker->metrics_, std::move(parts.service));
+  ISTHMUS_TRY(worker->server_,
+              http::serve(loop, parts.listen, {},
+                          [service = worker->service_.get()](std::shared_ptr<http::Exchange> exchange) {
+                            service->handle(exchange);
+                          }));
+  return worker;
+}
+
+// The server first: no request may reach what is gone.
+Worker::~Worker() {
+  server_.reset();
+  agent_.reset();
+  service_.reset();
+}
+
+}  // namespace isthmus::worker

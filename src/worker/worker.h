@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// A worker: an engine, its agent and its HTTP surface in one process.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/metrics.h"
+#include "base/status.h"
+#include "engine/api/engine.h"
+#include "engine/api/tokenizer.h"
+#include "handoff/agent/agent.h"
+#include "http/server.h"
+#include "net/loop.h"
+#include "transport/api/transport.h"
+#include "worker/engine_loop.h"
+#include "worker/service.h"
+
+namespace isthmus::worker {
+
+// What a worker is made of; tests put in engines of their own.
+struct WorkerParts {
+  std::unique_ptr<engine::Engine> engine;
+  std::shared_ptr<const engine::Tokenizer> tokenizer;
+  net::Endpoint listen;
+  ServiceOptions service;
+  EngineLoopLimits engine_limits;
+  handoff::AgentOptions agent;  // capacity is filled in from the engine if its bytes are 0.
+};
+
+// Loop's thread. The loop must run for it to serve, and outlive it.
+class Worker {
+ public:
+  static Result<std::unique_ptr<Worker>> start(net::Loop& loop, WorkerParts parts);
+  ~Worker();
+
+  net::Endpoint endpoint() const { return server_->endpoint(); }
+  EngineLoop& engine() { return *engine_; }
+  handoff::Agent& agent() { return *agent_; }
+  Service& service() { return *service_; }
+  MetricsRegistry& metrics() { return metrics_; }
+
+ private:
+  Worker() = default;
+
+  MetricsRegistry metrics_;
+  std::shared_ptr<const engine::Tokenizer> tokenizer_;
+  std::unique_ptr<transport::Transport> transport_;
+  std::unique_ptr<EngineLoop> engine_;
+  std::unique_ptr<handoff::Agent> agent_;
+  std::unique_ptr<Service> service_;
+  std::unique_ptr<http::Server> server_;
+};
+
+}  // namespace isthmus::worker
