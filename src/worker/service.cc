@@ -89,7 +89,10 @@ http::Response Service::ready() const {
 
 void Service::refuse(http::Exchange& exchange, const Error& error, const std::string& field) {
   count_request(std::string(name(error.code)).c_str());
-  exchange.send(http::error_response(error, field));
+  http::Response response = http::error_response(error, field);
+  // A field that this worker doesn't have is the request's fault: routers must not try it elsewhere.
+  if (error.code == Code::kUnsupported && !field.empty()) response.status = 400;
+  exchange.send(std::move(response));
 }
 
 void Service::count_request(const char* outcome) {

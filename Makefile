@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+# Short names for the commands that build, test and show Isthmus. `make help` lists them.
+
+SHELL := /bin/bash
+JOBS ?= $(shell nproc)
+RELEASE := build/release
+export ISTHMUS_DEPS_DIR ?= $(CURDIR)/third_party
+PYTHON := $(ISTHMUS_DEPS_DIR)/venv/bin/python
+configure = mkdir -p build && \
+  cmake --preset $(1) -DISTHMUS_DEPS_DIR=$(ISTHMUS_DEPS_DIR) > build/$(1).log 2>&1 \
+  || { cat build/$(1).log; exit 1; }
+
+.PHONY: help
+help:  ## list these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: build  ## start a prefill worker, a decode worker and a router, chat once, show what crossed, stop
+	@tools/demo.sh
+
+.PHONY: test
+test: build  ## build and run all tests, unit and contract ones under ASan and UBSan too
+	@echo "test: building build/asan"
+	@$(call configure,asan)
+	@ninja -C build/asan -j $(JOBS)
+	@$(PYTHON) tools/run_tests.py --jobs $(JOBS)
+
+.PHONY: build
+build: configure  ## build everything to build/release, the program is build/release/isthmus
+	@echo "build: building $(RELEASE)"
+	@ninja -C $(RELEASE) -j $(JOBS)
+
+.PHONY: configure
+configure: bootstrap
+	@$(call configure,release)
+
+.PHONY: bootstrap
+bootstrap:  ## get Debian packages, pinned engines and model, test tools (keeps what is there)
+	@tools/bootstrap.sh
+
+.PHONY: check
+check: build format layers tidy headers lint  ## all static checks: format, layers, tidy, headers, lint
+	@echo "check: all good"
+
+.PHONY: format
+format:  ## check the layout of all C++ files (make reformat repairs it)
+	@tools/sources.sh | xargs -0 clang-format-19 --dry-run -Werror && echo "format: all good"
+
+.PHONY: reformat
+reformat:  ## lay out all C++ files as .clang-format says
+	@tools/sources.sh | xargs -0 clang-format-19 -i
+
+.PHONY: layers
+layers:  ## check includes against src/layers.toml
+	@python3 tools/check_layers.py
+
+.PHONY: tidy
+tidy:  ## check sizes, banned names and licence lines; the checkers' own tests too
+	@python3 -m unittest discover --quiet --start-directory tools --pattern '*_test.py'
+	@python3 tools/tidy.py
+
+.PHONY: headers
+headers: configure  ## compile every header alone
+	@ninja -C $(RELEASE) -j $(JOBS) --quiet headers && echo "headers: all good"
+
+.PHONY: lint
+lint: build  ## run clang-tidy on what changed since its last clean run
+	@python3 tools/lint.py --build $(RELEASE) --jobs $(JOBS)
+
+.PHONY: asan
+asan: configure  ## unit and contract tests under ASan and UBSan, without the engines
+	@$(call configure,asan)
+	@ninja -C build/asan -j $(JOBS)
+	@$(PYTHON) tools/run_tests.py --jobs $(JOBS) --only asan
+
+.PHONY: tsan
+tsan: configure  ## unit and contract tests under ThreadSanitizer, without the engines
+	@$(call configure,tsan)
+	@ninja -C build/tsan -j $(JOBS)
+	@$(PYTHON) tools/run_tests.py --jobs $(JOBS) --only tsan
+
+.PHONY: clean
+clean:  ## remove what was built (third_party/ stays)
+	rm -rf build

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two engines and their agents in one process: states cross through the real protocol over tcp.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/metrics.h"
+#include "base/status.h"
+#include "engine/api/engine.h"
+#include "handoff/agent/agent.h"
+#include "net/loop.h"
+#include "transport/api/transport.h"
+
+namespace isthmus::crossing {
+
+using Tokens = std::vector<engine::TokenId>;
+using Logits = std::vector<float>;  // [rows][vocabulary]
+
+// A state that was prefilled by one engine and is a sequence of the other's now.
+struct HandedOver {
+  engine::SequenceId sequence = 0;
+  Logits first_row;  // The producer's, from which the first token is sampled.
+  handoff::SealInfo seal;
+  handoff::Ending ending;
+};
+
+class Pair {
+ public:
+  // Both engines outlive the pair. Unlike weight recipes pass under `policy`.
+  Pair(engine::Engine& prefill, engine::Engine& decode, const kv::Policy& policy);
+  ~Pair();
+
+  // Prefills in tiles, moves the state while it grows, and adopts it. `before_adopt` sees the destination's
+  // memory.
+  Result<HandedOver> hand_over(const Tokens& prompt, std::uint64_t room,
+                               const std::function<void(const kv::Binding&)>& before_adopt = {});
+
+ private:
+  struct Crossing;
+  Status prefill(const Tokens& prompt, Id128 reservation, engine::SequenceId sequence, Logits& last_row);
+  handoff::FetchEvents events(const std::shared_ptr<Crossing>& crossing);
+
+  engine::Engine& prefill_;
+  engine::Engine& decode_;
+  net::Loop loop_;
+  MetricsRegistry prefill_metrics_, decode_metrics_;
+  std::unique_ptr<transport::Transport> transport_;
+  std::unique_ptr<handoff::Agent> producer_, consumer_;
+};
+
+// Logits of the last row of `prompt`, computed in tiles like a worker does.
+Result<Logits> run_prompt(engine::Engine& engine, engine::SequenceId sequence, const Tokens& prompt);
+// Rows after each of `forced`, run as one chunk behind what the sequence has.
+Result<Logits> run_forced(engine::Engine& engine, engine::SequenceId sequence,
+                          std::span<const engine::TokenId> forced);
+// Greedy tokens: `count` of them, the first from `last_row`.
+Result<Tokens> run_greedy(engine::Engine& engine, engine::SequenceId sequence, const Logits& last_row,
+                          std::size_t count);
+// KL(p ‖ q) in nats of two rows of logits, in f64.
+double kl_divergence(std::span<const float> p, std::span<const float> q);
+
+}  // namespace isthmus::crossing

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// An engine with a test's hands in it: it may lie about itself, wait, fail, and show where its memory is.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "engine/api/engine.h"
+
+namespace isthmus::support {
+
+// All on the engine's thread but alter_descriptor, which is called once, at once. Unset ones change nothing.
+struct EngineTap {
+  std::function<void(kv::Descriptor&)> alter_descriptor;
+  std::function<Status(std::span<const engine::StepItem>)> before_step;  // An error is the step's.
+  std::function<void(const kv::Binding&)> on_bind;  // A destination that is about to be filled.
+};
+
+// A source and a sink if `engine` is.
+std::unique_ptr<engine::Engine> tap(std::unique_ptr<engine::Engine> engine, EngineTap tap);
+
+}  // namespace isthmus::support

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs every test suite of built trees, prints one line a suite and at last `N passed, N failed`.
+
+Suites: C++ tests by label in build/release; unit and contract tests again in build/asan (or build/tsan); pytest in
+tests/integration. A suite that cannot run counts as one failure.
+"""
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as xml
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SANITIZER_OPTIONS = {
+    "ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+    "TSAN_OPTIONS": "halt_on_error=1",
+    "ASAN_SYMBOLIZER_PATH": "/usr/bin/llvm-symbolizer-19",
+    "TSAN_SYMBOLIZER_PATH": "/usr/bin/llvm-symbolizer-19",
+}
+
+
+class Count:
+    def __init__(self, passed=0, failed=0, skipped=0):
+        self.passed, self.failed, self.skipped = passed, failed, skipped
+
+    def add(self, other):
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+
+    def __str__(self):
+        return f"{self.passed} passed, {self.failed} failed" + (
+            f", {self.skipped} skipped" if self.skipped else ""
+        )
+
+
+def count_cases(path):
+    """The cases in a JUnit-like file of GoogleTest or pytest; None when there is no such file."""
+    if not path.is_file():
+        return None
+    count = Count()
+    for case in xml.parse(path).getroot().iter("testcase"):
+        if case.find("failure") is not None or case.find("error") is not None:
+            count.failed += 1
+        elif case.find("skipped") is not None or case.get("status") == "notrun":
+            count.skipped += 1
+        else:
+            count.passed += 1
+    return count
+
+
+def count_binaries(junit, reports):
+    """The cases of every binary that ctest ran. One that died counts what it wrote, and at least one failure."""
+    total = Count()
+    for binary in xml.parse(junit).getroot().iter("testcase"):
+        count = count_cases(reports / f"{binary.get('name')}.xml") or Count()
+        if binary.get("status") != "run" and count.failed == 0:
+            count.failed = 1
+            print(f"  {binary.get('name')} did not end well")
+        elif count.passed + count.failed + count.skipped == 0:
+            count.passed = 1
+        total.add(count)
+    return total
+
+
+def run_ctest(build, label, jobs):
+    reports = build / "reports" / label
+    reports.mkdir(parents=True, exist_ok=True)
+    for old in reports.glob("*.xml"):
+        old.unlink()
+    junit = reports / "ctest.junit"
+    junit.unlink(missing_ok=True)
+    # A trailing slash makes each GoogleTest binary write NAME.xml there.
+    environment = {**os.environ, **SANITIZER_OPTIONS, "GTEST_OUTPUT": f"xml:{reports}/"}
+    command = [
+        "ctest",
+        "--test-dir",
+        build,
+        "-L",
+        f"^{label}$",
+        "-j",
+        str(jobs),
+        "--output-on-failure",
+        "--no-tests=ignore",
+        "--quiet",
+        "--output-log",
+        reports / "output.log",
+        "--output-junit",
+        junit,
+    ]
+    ran = subprocess.run(command, env=environment, check=False, stdin=subprocess.DEVNULL)
+    count = count_binaries(junit, reports) if junit.is_file() else Count(failed=int(ran.returncode != 0))
+    if ran.returncode != 0:
+        print((reports / "output.log").read_text(encoding="utf-8", errors="replace")[-20000:])
+        count.failed = max(count.failed, 1)
+    return count
+
+
+def run_pytest(release):
+    folder = ROOT / "tests/integration"
+    if not list(folder.glob("**/test_*.py")) + list(folder.glob("**/*_test.py")):
+        return None
+    report = release / "reports/pytest.xml"
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.unlink(missing_ok=True)
+    deps = pathlib.Path(os.environ.get("ISTHMUS_DEPS_DIR", ROOT / "third_party"))
+    environment = {
+        **os.environ,
+        "ISTHMUS_PROGRAM": str(release / "isthmus"),
+        "ISTHMUS_TEST_MODEL": str(next(deps.glob("models/*.gguf"), "")),
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", folder]
+    ran = subprocess.run(command, env=environment, cwd=ROOT, check=False, stdin=subprocess.DEVNULL)
+    count = count_cases(report) or Count()
+    if ran.returncode != 0:
+        count.failed = max(count.failed, 1)
+    return count
+
+
+def suites(only, jobs):
+    """(name, function that runs it) of every suite asked for, quick ones first."""
+    release = ROOT / "build/release"
+    if only in (None, "release"):
+        for label in ("unit", "contract"):
+            yield f"release {label}", lambda label=label: run_ctest(release, label, jobs)
+    sanitized = only if only in ("asan", "tsan") else "asan"
+    if only in (None, "asan", "tsan"):
+        for label in ("unit", "contract"):
+            yield f"{sanitized} {label}", lambda label=label: run_ctest(
+                ROOT / "build" / sanitized, label, jobs
+            )
+    if only in (None, "release"):
+        # The engines use all processors; two such tests at once would only be slower.
+        yield "release integration", lambda: run_ctest(release, "integration", 1)
+        yield "pytest", lambda: run_pytest(release)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--only", choices=["release", "asan", "tsan"])
+    options = parser.parse_args()
+    total, table = Count(), []
+    for name, run in suites(options.only, options.jobs):
+        print(f"test: {name} ...", flush=True)
+        start = time.monotonic()
+        count = run()
+        if count is None:
+            continue
+        table.append(f"  {name:22} {count}  ({time.monotonic() - start:.0f} s)")
+        print(table[-1], flush=True)
+        total.add(count)
+    print("test: summary", *table, sep="\n")
+    if total.skipped:
+        print(f"  {total.skipped} skipped")
+    print(f"{total.passed} passed, {total.failed} failed")
+    return 0 if total.failed == 0 and total.passed > 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
