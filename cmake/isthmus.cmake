@@ -12,8 +12,11 @@ endif()
 
 find_program(ISTHMUS_CCACHE ccache)
 if(ISTHMUS_CCACHE)
-  set(CMAKE_C_COMPILER_LAUNCHER ${ISTHMUS_CCACHE})
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${ISTHMUS_CCACHE})
+  # Paths below the source folder are hashed relative to it, so that two clones share what was compiled.
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
+               ${ISTHMUS_CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
 endif()
 
 # lld links the engine-sized programs several times faster than GNU ld.

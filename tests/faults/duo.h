@@ -36,7 +36,7 @@ struct Node {
   worker::EngineLoopLimits limits;
   handoff::Timings timings;
   Key fleet_key{};
-  Duration request_timeout = kPatience;
+  Duration request_timeout = 10 * kPatience;  // Only what a test is about may end a request.
   net::Endpoint http{"127.0.0.1", 0};
   std::string agent = "127.0.0.1:0";
   support::StepGate gate;  // Each step of the engine passes it.

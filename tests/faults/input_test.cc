@@ -58,7 +58,7 @@ INSTANTIATE_TEST_SUITE_P(
                         "invalid_argument: ", "temperature"},
                     Bad{"TemperatureNegative", with("temperature", "-1"), 400, "invalid_argument: ", ""},
                     Bad{"StopNumber", with("stop", "5"), 400, "invalid_argument: ", "stop"},
-                    Bad{"TwoAnswers", with("n", "2"), 501, "unsupported: ", "n"},
+                    Bad{"TwoAnswers", with("n", "2"), 400, "unsupported: ", "n"},
                     Bad{"TransferText", with("kv_transfer_params", "\"x\""), 400,
                         "invalid_argument: ", "kv_transfer_params"},
                     Bad{"TransferNoTicket", with("kv_transfer_params", R"({"do_remote_prefill":true})"), 400,

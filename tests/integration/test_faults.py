@@ -54,7 +54,7 @@ def test_prefill_worker_killed_while_chunks_move(make_fleet):
 
 
 def test_decode_worker_killed_while_receiving(make_fleet):
-    fleet = make_fleet(prefill_options=["--lease", 2000])
+    fleet = make_fleet(prefill_options=["--lease", 3000])
     asking = Asking(fleet.router, {"prompt": PROMPT, "max_tokens": 4})
     wait_for("chunks at D", lambda: receiving(fleet))
     fleet.decode.send(signal.SIGKILL)
@@ -67,7 +67,7 @@ def test_decode_worker_killed_while_receiving(make_fleet):
 
 
 def test_prefill_worker_stopped_beyond_its_lease(make_fleet):
-    fleet = make_fleet(prefill_options=["--lease", 2000], decode_options=["--lease", 2000])
+    fleet = make_fleet(prefill_options=["--lease", 3000], decode_options=["--lease", 3000])
     asking = Asking(fleet.router, {"prompt": PROMPT, "max_tokens": 4, "temperature": 0})
     wait_for("chunks at D", lambda: receiving(fleet))
     fleet.prefill.send(signal.SIGSTOP)

@@ -74,7 +74,7 @@ def test_ctrl_c_during_start_up_stops(own):
         (["worker", "--engine", "openvino", "--model", "/no/such/file.gguf"], 3, "/no/such/file.gguf"),
         (["kv", "explain", "llamacpp:f16", "openvino:u8", "--policy", "unqualified"], 0, "redistribute"),
         (["kv", "explain", "llamacpp:f16", "openvino:u8", "--policy", "lossless"], 5, "lossless"),
-        (["kv", "explain", "llamacpp:f16", "nothing:f16"], 2, "nothing:f16"),
+        (["kv", "explain", "llamacpp:f16", "nothing:f16"], 3, "nothing:f16"),
     ],
 )
 def test_commands_say_what_to_do(arguments, code, said):

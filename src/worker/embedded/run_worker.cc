@@ -79,6 +79,13 @@ Status check_role(engine::Engine& engine, Role role) {
   return ok_status();
 }
 
+// The proportions of the default timings: three renewals within a lease, and a margin well below one.
+void set_lease(handoff::Timings& timings, Duration lease) {
+  timings.lease = lease;
+  timings.lease_margin = lease / 20;
+  timings.renew_interval = lease * 3 / 10;
+}
+
 Result<WorkerParts> assemble(const WorkerOptions& options) {
   WorkerParts parts;
   ISTHMUS_TRY(parts.listen, net::Endpoint::parse(options.listen));
@@ -88,7 +95,7 @@ Result<WorkerParts> assemble(const WorkerOptions& options) {
   parts.service.request_timeout = std::chrono::seconds(options.request_timeout_s);
   parts.agent.name = options.name;
   parts.agent.listen = options.agent_listen;
-  parts.agent.timings.lease = std::chrono::milliseconds(options.lease_ms);
+  set_lease(parts.agent.timings, std::chrono::milliseconds(options.lease_ms));
   ISTHMUS_LOG(kInfo, "loading", "engine={} model={}", options.engine, options.model_path);
   ISTHMUS_TRY(auto tokenizer, engine::llamacpp::make_tokenizer(options.model_path));
   parts.tokenizer = std::move(tokenizer);
