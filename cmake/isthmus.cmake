@@ -75,7 +75,7 @@ endfunction()
 
 # isthmus_test(NAME SOURCES files... [DEPS components...] [PRIVATE_DEPS targets...]
 #              [LABEL unit] [TIMEOUT seconds])
-# The binary is NAME_test, one CTest entry, labelled unit, contract or integration. It finds the small
+# The binary is NAME_test, one CTest entry, labelled unit, contract, faults or integration. It finds the small
 # model's path in the environment variable ISTHMUS_TEST_MODEL when the engines are configured.
 function(isthmus_test name)
   if(NOT ISTHMUS_TESTS)

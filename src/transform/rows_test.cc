@@ -306,7 +306,8 @@ TEST(DecodeRows, ScaledCodesAreTheSameInBothKernels) {
         int code = std::to_integer<int>(codes[bit / 8]) >> (bit % 8) & ((1 << kv::bits(format)) - 1);
         const bool is_signed = format == kv::Format::kI8 || format == kv::Format::kI4;
         if (is_signed && code >= 1 << (kv::bits(format) - 1)) code -= 1 << kv::bits(format);
-        const auto scale = static_cast<float>(static_cast<_Float16>(0.01f * static_cast<float>(i / 32 + 1)));
+        const std::size_t granule = i / 32;
+        const auto scale = static_cast<float>(static_cast<_Float16>(0.01f * static_cast<float>(granule + 1)));
         const float zero = operation == kv::DecodeOperation::kScaled ? 0.0f : scale;
         ASSERT_EQ(vector[i], (static_cast<float>(code) - zero) * scale);
       }

@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "base/clock.h"
@@ -79,9 +78,7 @@ void Service::Generation::reserve(kv::TokenRange range, std::function<void(Resul
 void Service::Generation::owned(const handoff::SealInfo& seal, handoff::GrantId grant,
                                 const handoff::Ending& ending) {
   grant_ = grant;
-  std::string wire = ending.wire;
-  std::replace(wire.begin(), wire.end(), '\n', '|');  // One line: it goes into a header.
-  route_ = fmt::format("handoff; bytes={}; chunks={}; wire=\"{}\"", ending.bytes, ending.chunks, wire);
+  route_ = fmt::format("handoff; bytes={}; chunks={}; wire=\"{}\"", ending.bytes, ending.chunks, ending.wire);
   const engine::SequenceId sequence = std::exchange(destination_, std::nullopt).value();
   const auto give_up = [&](const Error& why) {
     service_.engine_.release(sequence);

@@ -29,6 +29,10 @@ constexpr std::size_t kLengths[] = {3,   5,   9,   16,  31,  32,  33,  48,  63, 
 constexpr double kRatioMax = 1.5;     // Pair against the engines' own distance.
 constexpr double kDamageFactor = 10;  // What each kind of damage must do at least.
 
+// The record that the bounded policy would need is what this test writes.
+const kv::Policy kUnqualified{
+    .exactness = kv::Exactness::kUnqualified, .roundings_max = 1, .qualifications = {}};
+
 std::string model_path() {
   return std::getenv("ISTHMUS_TEST_MODEL");
 }
@@ -161,7 +165,7 @@ TEST_P(Crossing, ThePairAnswersLikeItsDecoderAlone) {
   Bench& bench = Bench::instance();
   engine::Engine& decoder = bench.decoder(GetParam());
   const std::size_t vocabulary = decoder.info().vocabulary;
-  Pair pair(*bench.prefill, decoder, {.exactness = kv::Exactness::kUnqualified});
+  Pair pair(*bench.prefill, decoder, kUnqualified);
   double pair_sum = 0, engines_sum = 0, first_sum = 0;
   fmt::print(
       "llamacpp:f16 -> openvino:{}   KL in nats, mean over positions 1-63\n{:>7} {:>12} {:>12} {:>12}\n",
@@ -193,7 +197,7 @@ TEST_P(Crossing, EachKindOfDamageIsSeen) {
   Bench& bench = Bench::instance();
   engine::Engine& decoder = bench.decoder(GetParam());
   const std::size_t vocabulary = decoder.info().vocabulary;
-  Pair pair(*bench.prefill, decoder, {.exactness = kv::Exactness::kUnqualified});
+  Pair pair(*bench.prefill, decoder, kUnqualified);
   const Tokens prompt = bench.prompt(15);
   const Tokens forced = own_tokens(decoder, GetParam(), prompt);
   const Logits alone = rows_alone(decoder, prompt, forced);

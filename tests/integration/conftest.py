@@ -15,7 +15,7 @@ import pytest
 import requests
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAM = pathlib.Path(os.environ.get("ISTHMUS_BIN", ROOT / "build" / "release" / "isthmus"))
+PROGRAM = pathlib.Path(os.environ.get("ISTHMUS_PROGRAM", ROOT / "build" / "release" / "isthmus"))
 MODEL = pathlib.Path(
     os.environ.get("ISTHMUS_TEST_MODEL")
     or pathlib.Path(os.environ.get("ISTHMUS_DEPS_DIR", ROOT / "third_party"))

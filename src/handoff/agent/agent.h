@@ -41,7 +41,7 @@ struct Ending {
   TerminalKind kind = TerminalKind::kFailed;
   Error error;              // Not read for kOwned, kDone and kFinished.
   std::uint64_t bytes = 0;  // Of chunk bodies that moved.
-  std::string wire;         // kv::WireForm::text(); "" if no plan was made.
+  std::string wire;         // kv::WireForm::text() on one line; "" if no plan was made.
   std::uint32_t chunks = 0;
 };
 

@@ -104,10 +104,12 @@ std::shared_ptr<Shell::Incoming> Shell::find(const wire::HandoffId& handoff) con
 }
 
 Ending Shell::ending_of(const Incoming& incoming, TerminalKind kind, const Status& why) const {
-  Ending ending{.kind = kind, .bytes = incoming.bytes};
+  Ending ending;
+  ending.kind = kind;
+  ending.bytes = incoming.bytes;
   if (!why.ok()) ending.error = why.error();
   if (incoming.plan) {
-    ending.wire = incoming.plan->wire().text();
+    ending.wire = one_line(incoming.plan->wire());
     ending.chunks = static_cast<std::uint32_t>(incoming.plan->chunks().size());
   }
   return ending;
@@ -223,8 +225,7 @@ void Shell::act(const PlaceChunk& action) {
           incoming->tiles.at(action.index) = std::move(placing->header.tiles);
           incoming->stored.at(action.index) = std::move(placing->stored);
           incoming->bytes += bytes;
-          metrics_.counter("isthmus_handoff_bytes_total", "Chunk bodies moved", {{"side", "consumer"}})
-              .add(static_cast<double>(bytes));
+          count_bytes("consumer", *incoming->plan, bytes);
         }
         consume([&](ConsumerActions& out) { consumer_.chunk_placed(action, placing->status, now(), out); });
       });

@@ -241,8 +241,7 @@ void Shell::packed(const std::shared_ptr<Packing>& packing) {
       give_back(std::move(packing->buffer));
       if (const auto box = outboxes_.find(channel); box != outboxes_.end()) --box->second.unsent;
       if (status.ok()) {
-        metrics_.counter("isthmus_handoff_bytes_total", "Chunk bodies moved", {{"side", "producer"}})
-            .add(static_cast<double>(packing->body_bytes));
+        count_bytes("producer", *packing->outgoing->plan, packing->body_bytes);
         if (const auto held = held_.find(packing->send.reservation); held != held_.end()) {
           held->second.ending.bytes += packing->body_bytes;
           ++held->second.ending.chunks;
@@ -290,7 +289,7 @@ void Shell::act(const ProducerHandoffEnded& action) {
   const auto at = outgoing_.find({action.handoff, action.attempt});
   if (at != outgoing_.end()) {
     if (const auto held = held_.find(action.reservation); held != held_.end()) {
-      held->second.ending.wire = at->second->plan->wire().text();
+      held->second.ending.wire = one_line(at->second->plan->wire());
     }
     outgoing_.erase(at);
   }

@@ -208,6 +208,20 @@ PlanFacts Shell::facts_of(const std::shared_ptr<const transform::Plan>& plan) {
               }};
 }
 
+std::string one_line(const kv::WireForm& wire) {
+  std::string text = wire.text();
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  std::replace(text.begin(), text.end(), '\n', '|');
+  return text;
+}
+
+void Shell::count_bytes(const char* side, const transform::Plan& plan, std::uint64_t bytes) {
+  metrics_
+      .counter("isthmus_handoff_bytes_total", "Chunk bodies moved, by side and wire form",
+               {{"side", side}, {"wire", one_line(plan.wire())}})
+      .add(static_cast<double>(bytes));
+}
+
 void Shell::count_end(const char* side, TerminalKind kind) {
   metrics_
       .counter("isthmus_handoffs_total", "Handoffs by side and how they ended",

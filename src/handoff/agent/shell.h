@@ -27,6 +27,9 @@ namespace isthmus::handoff {
 // One attempt of one handoff.
 using AttemptKey = std::pair<wire::HandoffId, std::uint32_t>;
 
+// kv::WireForm::text() on one line, for metrics, logs and headers.
+std::string one_line(const kv::WireForm& wire);
+
 class Shell final : public Agent {
  public:
   Shell(net::Loop& loop, transport::Transport& transport, const kv::Descriptor& descriptor,
@@ -160,6 +163,7 @@ class Shell final : public Agent {
 
   void count_end(const char* side, TerminalKind kind);
   void count_stage(const char* stage, Duration took);
+  void count_bytes(const char* side, const transform::Plan& plan, std::uint64_t bytes);
   LinkEvents link_events();
 
   net::Loop& loop_;
