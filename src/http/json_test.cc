@@ -108,7 +108,7 @@ TEST(Json, BuildsAndChanges) {
 }
 
 rc::Gen<Value> any_value(int depth) {
-  const auto leaf = rc::gen::oneOf(
+  auto leaf = rc::gen::oneOf(
       rc::gen::map(rc::gen::arbitrary<std::int64_t>(), [](std::int64_t v) { return Value(v); }),
       rc::gen::map(rc::gen::arbitrary<std::uint64_t>(), [](std::uint64_t v) { return Value(v); }),
       rc::gen::map(rc::gen::arbitrary<bool>(), [](bool v) { return Value(v); }),

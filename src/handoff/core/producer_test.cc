@@ -192,7 +192,7 @@ TEST_F(ProducerTest, TicketsAreRefusedEachForItsReason) {  // R2
     wire::Ticket changed = inside;
     change(changed);
     ticket = *wire::mint(changed, test_key(key));
-    const wire::Open open = open_frame(address(sequence));
+    wire::Open open = open_frame(address(sequence));
     ticket = good;
     return open;
   };

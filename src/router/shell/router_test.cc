@@ -285,7 +285,9 @@ TEST_F(RouterTest, RefusesBadInputBeforeAnyWorkerSeesIt) {
   EXPECT_THAT(refused("[1]"), HasSubstr("400 "));
   EXPECT_THAT(refused(R"({"model":7})"), AllOf(HasSubstr("400 "), HasSubstr("'model' must be a string")));
   EXPECT_THAT(refused(R"({"model":"x"})"), AllOf(HasSubstr("404 "), HasSubstr("no model 'x'")));
-  EXPECT_THAT(refused(R"({"prompt":")" + std::string(10'000'000, 'x') + "\"}"), HasSubstr("413 "));
+  std::string large;
+  large.resize(10'000'000, 'x');
+  EXPECT_THAT(refused(R"({"prompt":")" + large + "\"}"), HasSubstr("413 "));
   EXPECT_EQ(get("/v1/completions").status, 405);
   EXPECT_EQ(get("/nothing").status, 404);
   EXPECT_TRUE(fake("p1").seen.empty());
