@@ -71,7 +71,7 @@ struct Bench {
  private:
   Bench() {
     prefill = *engine::llamacpp::make_llamacpp(
-        {.model_path = model_path(), .threads = 1, .context_tokens = 4608, .sequences_max = 4});
+        {.model_path = model_path(), .threads = 2, .context_tokens = 4608, .sequences_max = 4});
     const auto tokenizer = *engine::llamacpp::make_tokenizer(model_path());
     std::ifstream file(ISTHMUS_CROSSING_PROMPTS);
     std::stringstream text;
@@ -120,17 +120,26 @@ double mean_kl(const Logits& p, const Logits& q, std::size_t vocabulary, std::si
   return sum / static_cast<double>(kForced - from);
 }
 
-Logits rows_of_pair(Pair& pair, engine::Engine& decoder, const Tokens& prompt, const Tokens& forced,
-                    const std::function<void(const kv::Binding&)>& before_adopt = {}) {
+struct CrossedRows {
+  Logits pair;     // First row the producer's, the others the decoder's.
+  Logits prefill;  // The producer going on alone.
+};
+
+CrossedRows rows_of_pair(Pair& pair, engine::Engine& decoder, const Tokens& prompt, const Tokens& forced,
+                         const std::function<void(const kv::Binding&)>& before_adopt = {}) {
   const std::uint64_t computed = decoder.usage().tokens_computed;
   Result<HandedOver> handed = pair.hand_over(prompt, prompt.size() + kForced, before_adopt);
   EXPECT_TRUE(handed.ok()) << handed.error().text();
   if (!handed.ok()) return {};
   EXPECT_EQ(decoder.usage().tokens_computed, computed) << "the decoder computed a prompt token";
-  Logits rows = handed->first_row;
-  const Logits more = *run_forced(decoder, handed->sequence, std::span(forced).first(kForced - 1));
-  decoder.close(handed->sequence);
-  rows.insert(rows.end(), more.begin(), more.end());
+  CrossedRows rows{handed->first_row, handed->first_row};
+  const auto go_on = [&](engine::Engine& engine, engine::SequenceId sequence, Logits& into) {
+    const Logits more = *run_forced(engine, sequence, std::span(forced).first(kForced - 1));
+    engine.close(sequence);
+    into.insert(into.end(), more.begin(), more.end());
+  };
+  go_on(decoder, handed->sequence, rows.pair);
+  go_on(*Bench::instance().prefill, handed->source, rows.prefill);
   return rows;
 }
 
@@ -174,13 +183,12 @@ TEST_P(Crossing, ThePairAnswersLikeItsDecoderAlone) {
     const Tokens prompt = bench.prompt(i);
     const Tokens forced = own_tokens(decoder, GetParam(), prompt);
     const Logits alone = rows_alone(decoder, prompt, forced);
-    const Logits other = rows_alone(*bench.prefill, prompt, forced);
-    const Logits crossed = rows_of_pair(pair, decoder, prompt, forced);
-    ASSERT_EQ(crossed.size(), alone.size());
-    const double kl_pair = mean_kl(alone, crossed, vocabulary);
-    const double kl_engines = mean_kl(alone, other, vocabulary);
+    const CrossedRows crossed = rows_of_pair(pair, decoder, prompt, forced);
+    ASSERT_EQ(crossed.pair.size(), alone.size());
+    const double kl_pair = mean_kl(alone, crossed.pair, vocabulary);
+    const double kl_engines = mean_kl(alone, crossed.prefill, vocabulary);
     const double kl_first =
-        kl_divergence(std::span(alone).first(vocabulary), std::span(crossed).first(vocabulary));
+        kl_divergence(std::span(alone).first(vocabulary), std::span(crossed.pair).first(vocabulary));
     fmt::print("{:>7} {:>12.3e} {:>12.3e} {:>12.3e}\n", prompt.size(), kl_pair, kl_engines, kl_first);
     pair_sum += kl_pair;
     engines_sum += kl_engines;
@@ -201,12 +209,12 @@ TEST_P(Crossing, EachKindOfDamageIsSeen) {
   const Tokens prompt = bench.prompt(15);
   const Tokens forced = own_tokens(decoder, GetParam(), prompt);
   const Logits alone = rows_alone(decoder, prompt, forced);
-  const double honest = mean_kl(alone, rows_of_pair(pair, decoder, prompt, forced), vocabulary);
+  const double honest = mean_kl(alone, rows_of_pair(pair, decoder, prompt, forced).pair, vocabulary);
   for (const Damage& damage : damages(decoder.descriptor())) {
-    const Logits rows = rows_of_pair(pair, decoder, prompt, forced, [&](const kv::Binding& memory) {
+    const CrossedRows rows = rows_of_pair(pair, decoder, prompt, forced, [&](const kv::Binding& memory) {
       damage.apply(decoder.descriptor(), memory);
     });
-    const double kl = mean_kl(alone, rows, vocabulary);
+    const double kl = mean_kl(alone, rows.pair, vocabulary);
     fmt::print("openvino:{} {:<28} KL {:.3e}, {:.0f} times the honest pair's\n", GetParam(), damage.name, kl,
                kl / honest);
     EXPECT_GE(kl, kDamageFactor * honest) << damage.name;

@@ -104,7 +104,7 @@ Result<HandedOver> Pair::hand_over(const Tokens& prompt, std::uint64_t room,
   crossing->room = room;
   const Instant deadline = now() + kPatience;
   bool is_released = false;
-  ISTHMUS_TRY(const engine::SequenceId source, prefill_.open(prompt.size()));
+  ISTHMUS_TRY(const engine::SequenceId source, prefill_.open(room));
   ISTHMUS_TRY(const handoff::Offered offered,
               producer_->offer({.prompt_tokens = prompt.size(), .pinned = {}, .deadline = deadline},
                                [&](const handoff::Ending&) { is_released = true; }));
@@ -125,13 +125,13 @@ Result<HandedOver> Pair::hand_over(const Tokens& prompt, std::uint64_t room,
                                         .tile_root = {},
                                         .first_tokens = {static_cast<engine::TokenId>(first)}});
   const bool ended = net::run_until(loop_, [&] { return crossing->is_over && is_released; }, kPatience);
-  prefill_.close(source);
   if (!ended) return Error{Code::kDeadlineExceeded, "the handoff did not end"};
   if (!crossing->is_owned) return crossing->ending.error;
   consumer_->free_memory(crossing->grant);
   if (before_adopt) before_adopt(crossing->binding);
   ISTHMUS_TRY(decode_.kv_sink()->adopt(crossing->sequence, {0, prompt.size()}));
   result.sequence = crossing->sequence;
+  result.source = source;
   result.seal = crossing->seal;
   result.ending = crossing->ending;
   return result;

@@ -23,8 +23,9 @@ using Logits = std::vector<float>;  // [rows][vocabulary]
 
 // A state that was prefilled by one engine and is a sequence of the other's now.
 struct HandedOver {
-  engine::SequenceId sequence = 0;
-  Logits first_row;  // The producer's, from which the first token is sampled.
+  engine::SequenceId sequence = 0;  // The decoder's; the caller closes it.
+  engine::SequenceId source = 0;    // The producer's, with room for `room` tokens too; the caller closes it.
+  Logits first_row;                 // The producer's, from which the first token is sampled.
   handoff::SealInfo seal;
   handoff::Ending ending;
 };
