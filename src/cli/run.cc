@@ -31,9 +31,28 @@ void show_pair(const UpCommand& up, const net::Endpoint& router) {
       router.text()));
 }
 
+// With a pair that the policy forbids each prompt would be computed twice; that is said before anything
+// starts.
+Status check_pair(const UpCommand& command) {
+  ExplainCommand question;
+  question.source = command.prefill.text();
+  question.target = command.decode.text();
+  question.model_path = command.model_path;
+  question.exactness = command.exactness;
+  ISTHMUS_TRY(const Explanation explanation, explain(question));
+  if (!explanation.is_rejected) return ok_status();
+  return Error{
+      Code::kIncompatible,
+      fmt::format(
+          "this policy doesn't let {} hand its states to {}:\n{}Choose another pair, or measure this one and "
+          "add its record (spec/qualification.md), or accept the risk with --policy unqualified.",
+          question.source, question.target, explanation.text)};
+}
+
 int run_up(UpCommand command) {
   log::configure(log::Level::kInfo, "router");
   if (command.model_path.empty()) command.model_path = kDefaultModel;
+  if (const Status pair = check_pair(command); !pair.ok()) return fail("up", pair.error(), kExitCannotStart);
   net::Loop loop;
   int exit_code = kExitOk;
   UpSetup setup;

@@ -69,6 +69,8 @@ def test_ctrl_c_during_start_up_stops(own):
         (["up", "--prefill", "openvino:u8"], 2, "llamacpp"),
         (["up", "--decode", "vllm"], 2, "openvino"),
         (["up", "--listen", "nowhere"], 2, "nowhere"),
+        (["up", "--decode", "openvino:f16"], 3, "--policy unqualified"),
+        (["up", "--policy", "lossless"], 3, "lossless"),
         (["up", "--model", "/no/such/file.gguf"], 3, "/no/such/file.gguf"),
         (["router", "--fleet", "/no/such/fleet.yaml"], 3, "/no/such/fleet.yaml"),
         (["worker", "--engine", "openvino", "--model", "/no/such/file.gguf"], 3, "/no/such/file.gguf"),
