@@ -38,10 +38,9 @@ struct Service::Prefill {
   JobId job = 0;
 };
 
-Service::Service(net::Loop& loop, EngineLoop& engine, handoff::Agent& agent,
-                 const engine::Tokenizer& tokenizer, MetricsRegistry& metrics, ServiceOptions options)
-    : loop_(loop),
-      engine_(engine),
+Service::Service(EngineLoop& engine, handoff::Agent& agent, const engine::Tokenizer& tokenizer,
+                 MetricsRegistry& metrics, ServiceOptions options)
+    : engine_(engine),
       agent_(agent),
       tokenizer_(tokenizer),
       metrics_(metrics),

@@ -14,7 +14,6 @@
 #include "engine/api/tokenizer.h"
 #include "handoff/agent/agent.h"
 #include "http/server.h"
-#include "net/loop.h"
 #include "worker/engine_loop.h"
 #include "worker/openai.h"
 
@@ -33,7 +32,7 @@ struct ServiceOptions {
 // Loop's thread. Everything given must outlive it.
 class Service {
  public:
-  Service(net::Loop& loop, EngineLoop& engine, handoff::Agent& agent, const engine::Tokenizer& tokenizer,
+  Service(EngineLoop& engine, handoff::Agent& agent, const engine::Tokenizer& tokenizer,
           MetricsRegistry& metrics, ServiceOptions options);
   ~Service();
 
@@ -68,7 +67,6 @@ class Service {
   void refuse(http::Exchange& exchange, const Error& error, const std::string& field = {});
   void count_request(const char* outcome);
 
-  net::Loop& loop_;
   EngineLoop& engine_;
   handoff::Agent& agent_;
   const engine::Tokenizer& tokenizer_;

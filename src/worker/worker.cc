@@ -32,8 +32,8 @@ Result<std::unique_ptr<Worker>> Worker::start(net::Loop& loop, WorkerParts parts
       std::move(parts.engine), loop,
       [&tokenizer](engine::TokenId token) { return tokenizer.is_end_of_generation(token); },
       parts.engine_limits);
-  worker->service_ = std::make_unique<Service>(loop, *worker->engine_, *worker->agent_, tokenizer,
-                                               worker->metrics_, std::move(parts.service));
+  worker->service_ = std::make_unique<Service>(*worker->engine_, *worker->agent_, tokenizer, worker->metrics_,
+                                               std::move(parts.service));
   ISTHMUS_TRY(worker->server_,
               http::serve(loop, parts.listen, {},
                           [service = worker->service_.get()](std::shared_ptr<http::Exchange> exchange) {

@@ -191,7 +191,7 @@ Result<std::span<std::byte>> Shell::judge(ChannelId channel, const transport::In
     dropped.resize(message.bytes);
     return std::span(dropped);
   }
-  incoming->slots.at(judgement.slot).header = std::move(header);
+  incoming->slots.at(judgement.slot) = std::move(header);
   return incoming->staging.bytes().subspan(judgement.slot * incoming->slot_bytes, judgement.bytes);
 }
 
@@ -204,7 +204,7 @@ void Shell::act(const PlaceChunk& action) {
     Status status;
   };
   auto placing = std::make_shared<Placing>();
-  placing->header = std::move(incoming->slots.at(action.slot).header);
+  placing->header = std::move(incoming->slots.at(action.slot));
   const transform::Chunk& chunk = incoming->plan->chunks().at(action.index);
   placing->stored.resize(incoming->placer->stored_count(chunk));
   const std::span<const std::byte> body =

@@ -61,7 +61,6 @@ class Links {
   // Channel::revoke() at once; channel_down() is reported from the loop afterwards.
   void revoke(ChannelId channel);
   void close(SessionId session, const Status& why);
-  std::size_t sessions() const { return links_.size(); }
   // Refused handshakes and broken protocols, for metrics: called with the error's code.
   std::function<void(const Error&)> on_refused;
 

@@ -75,9 +75,6 @@ class Shell final : public Agent {
   struct Packing;
 
   // --- Consumer: one fetch, from connecting to its terminal event.
-  struct Staged {
-    wire::ChunkHeader header;
-  };
   struct Incoming {
     FetchId id = 0;
     Fetch fetch;
@@ -91,7 +88,7 @@ class Shell final : public Agent {
     std::unique_ptr<transform::Placer> placer;
     device::HostBuffer staging;
     std::uint64_t slot_bytes = 0;
-    std::vector<Staged> slots;
+    std::vector<wire::ChunkHeader> slots;  // Of the chunk that landed in each.
     kv::Binding destination;
     bool has_destination = false, wants_destination = false;
     std::vector<std::vector<Digest128>> tiles, stored;  // By chunk.
