@@ -34,9 +34,9 @@ Result<kv::Descriptor> plain_descriptor(const ExplainCommand& command, const kv:
     if (form.component == "k") component.value_transforms = {"rope:interleaved"};
     group.components.push_back(std::move(component));
   }
-  ISTHMUS_TRY(kv::GroupRepresentation representation, kv::represent(storage, group));
-  descriptor.groups.push_back(std::move(group));
-  descriptor.representation.push_back(std::move(representation));
+  ISTHMUS_TRY(kv::StoredGroup stored, kv::represent(storage, std::move(group)));
+  descriptor.groups.push_back(std::move(stored.group));
+  descriptor.representation.push_back(std::move(stored.representation));
   kv::RankBox box;
   box.layer_end = command.layers;
   box.head_end = command.heads;

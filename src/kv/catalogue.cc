@@ -65,6 +65,46 @@ std::string two_regions(std::string_view node, Format codes) {
   return fmt::format("region K per layer = {0} k:{1}\nregion V per layer = {0} v:{1}", node, name(codes));
 }
 
+DecodeForm q8_0(const char* component) {
+  return scaled(component, Format::kI8, Format::kF16, 32, "ggml.q8_0.x86");
+}
+
+DecodeForm q4_0(const char* component) {
+  DecodeForm form = scaled(component, Format::kU4, Format::kF16, 32, "ggml.q4_0");
+  form.operation = DecodeOperation::kScaledConstantZero;
+  form.zero_constant = 8;
+  return form;
+}
+
+// ggml's blocks of 32 elements. Quantised caches are rotated, unless LLAMA_ATTN_ROT_DISABLE is set.
+void add_llamacpp_blocks(std::vector<Storage>& rows) {
+  const std::string k8 = "region K per layer = tok head dim/32 { k.s:f16 ; dim%32 k:i8 }\n";
+  const std::string v8 = "region V per layer = tok head dim/32 { v.s:f16 ; dim%32 v:i8 }";
+  const std::string v4 = "region V per layer = tok head dim/32 { v.s:f16 ; dim%16 dim/16%2 v:u4 }";
+  const std::vector<StoredTransform> rotated{{.component = "k", .block = 64, .grows = true},
+                                             {.component = "v", .block = 64}};
+  rows.push_back({.name = "llamacpp:q8_0",
+                  .engine = "llamacpp",
+                  .version = kLlamaVersion,
+                  .source = "ggml/src/ggml-common.h, block_q8_0; src/llama-kv-cache.cpp, build_input_k_rot",
+                  .layout_text = k8 + v8,
+                  .forms = {q8_0("k"), q8_0("v")},
+                  .transforms = rotated});
+  rows.push_back({.name = "llamacpp:q8_0_unrotated",
+                  .engine = "llamacpp",
+                  .version = kLlamaVersion,
+                  .source = "ggml/src/ggml-common.h, block_q8_0; run with LLAMA_ATTN_ROT_DISABLE=1",
+                  .layout_text = k8 + v8,
+                  .forms = {q8_0("k"), q8_0("v")}});
+  rows.push_back({.name = "llamacpp:q8_0_v_q4_0",
+                  .engine = "llamacpp",
+                  .version = kLlamaVersion,
+                  .source = "ggml/src/ggml-common.h, block_q8_0 and block_q4_0; rotated as q8_0",
+                  .layout_text = k8 + v4,
+                  .forms = {q8_0("k"), q4_0("v")},
+                  .transforms = rotated});
+}
+
 void add_llamacpp(std::vector<Storage>& rows) {
   for (const Format codes : {Format::kF16, Format::kF32, Format::kBf16}) {
     rows.push_back({.name = fmt::format("llamacpp:{}", name(codes)),
@@ -82,15 +122,7 @@ void add_llamacpp(std::vector<Storage>& rows) {
                                                name(codes)),
                     .forms = plain_kv(codes)});
   }
-  rows.push_back(
-      {.name = "llamacpp:q8_0",
-       .engine = "llamacpp",
-       .version = kLlamaVersion,
-       .source = "ggml/src/ggml-common.h, block_q8_0; K and V are rotated by hadamard where 64 divides D",
-       .layout_text = "region K per layer = tok head dim/32 { k.s:f16 ; dim%32 k:i8 }\n"
-                      "region V per layer = tok head dim/32 { v.s:f16 ; dim%32 v:i8 }",
-       .forms = {scaled("k", Format::kI8, Format::kF16, 32, "ggml.q8_0"),
-                 scaled("v", Format::kI8, Format::kF16, 32, "ggml.q8_0")}});
+  add_llamacpp_blocks(rows);
 }
 
 void add_openvino(std::vector<Storage>& rows) {
@@ -258,6 +290,15 @@ void add_mla(std::vector<Storage>& rows) {
                   .forms = {plain("latent", Format::kBf16), plain("rope", Format::kBf16)}});
 }
 
+void append_transforms(const Storage& storage, Component& component) {
+  for (const StoredTransform& transform : storage.transforms) {
+    std::uint32_t block = transform.block;
+    if (transform.component != component.name || component.dim % block != 0) continue;
+    while (transform.grows && component.dim % (block * 2) == 0) block *= 2;
+    component.value_transforms.push_back(fmt::format("hadamard:{}", block));
+  }
+}
+
 std::vector<Storage> make_rows() {
   std::vector<Storage> rows;
   add_llamacpp(rows);
@@ -283,7 +324,7 @@ Result<const Storage*> find_storage(std::string_view name) {
   return Error{Code::kNotFound, fmt::format("no KV storage is named \"{:.64}\"; known: {}", name, known)};
 }
 
-Result<GroupRepresentation> represent(const Storage& storage, const LayerGroup& group) {
+Result<StoredGroup> represent(const Storage& storage, LayerGroup group) {
   GroupRepresentation representation{
       .layout_text = storage.layout_text, .block_tokens = storage.block_tokens, .forms = {}};
   if (storage.forms.size() != group.components.size()) {
@@ -291,7 +332,7 @@ Result<GroupRepresentation> represent(const Storage& storage, const LayerGroup& 
                  fmt::format("storage {} holds {} components, the layer group has {}", storage.name,
                              storage.forms.size(), group.components.size())};
   }
-  for (const Component& component : group.components) {
+  for (Component& component : group.components) {
     const DecodeForm* found = nullptr;
     for (const DecodeForm& form : storage.forms) {
       if (form.component == component.name) found = &form;
@@ -303,8 +344,9 @@ Result<GroupRepresentation> represent(const Storage& storage, const LayerGroup& 
     DecodeForm form = *found;
     if (form.operation != DecodeOperation::kPlain && form.granule_dim == 0) form.granule_dim = component.dim;
     representation.forms.push_back(std::move(form));
+    append_transforms(storage, component);
   }
-  return representation;
+  return StoredGroup{std::move(group), std::move(representation)};
 }
 
 }  // namespace isthmus::kv

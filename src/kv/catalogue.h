@@ -12,6 +12,14 @@
 
 namespace isthmus::kv {
 
+// What an engine does to a component's rows before it stores them, besides rope.
+struct StoredTransform {
+  std::string component;
+  // The orthonormal Hadamard transform of each `block` elements where block divides the row, else nothing.
+  std::uint32_t block = 0;
+  bool grows = false;  // Of the largest block · 2^n that divides the row instead.
+};
+
 struct Storage {
   std::string name;  // "llamacpp:f16", "openvino:u8"
   std::string engine, version, source;
@@ -19,14 +27,21 @@ struct Storage {
   std::uint32_t block_tokens =
       0;  // The engine's usual block; 0 for rows. An engine that runs with another says so.
   std::vector<DecodeForm> forms;  // granule_dim 0 with a scaled operation means the whole row.
+  std::vector<StoredTransform> transforms = {};
 };
 
 // All storages, in a fixed order.
 const std::vector<Storage>& catalogue();
 // not_found with the list of names.
 Result<const Storage*> find_storage(std::string_view name);
-// The group representation of `storage` for a group's components. incompatible, naming the component, if the
-// storage holds others.
-Result<GroupRepresentation> represent(const Storage& storage, const LayerGroup& group);
+
+// A layer group as one storage holds it.
+struct StoredGroup {
+  LayerGroup group;  // The model's, the storage's value transforms appended to the components'.
+  GroupRepresentation representation;
+};
+// `group` is as the model has it: components with the transforms that any storage of the engine sees
+// ("rope:…"). incompatible, naming the component, if the storage holds others.
+Result<StoredGroup> represent(const Storage& storage, LayerGroup group);
 
 }  // namespace isthmus::kv

@@ -101,6 +101,13 @@ void add_embedded(std::map<std::string, Formulas>& all) {
   all["llamacpp:q8_0"] = side(
       0, 0, [](const At& a) { return ((a.t * a.H + a.h) * a.D + a.d) / 32 * 34; },
       [](const At& a) { return byte(((a.t * a.H + a.h) * a.D + a.d) / 32 * 34 + 2 + a.d % 32); });
+  all["llamacpp:q8_0_unrotated"] = all["llamacpp:q8_0"];
+  all["llamacpp:q8_0_v_q4_0"] = all["llamacpp:q8_0"];
+  const auto block = [](const At& a) { return ((a.t * a.H + a.h) * a.D + a.d) / 32 * 18; };
+  all["llamacpp:q8_0_v_q4_0"]["v.s"] = [=](const At& a) { return byte(block(a)); };
+  all["llamacpp:q8_0_v_q4_0"]["v"] = [=](const At& a) {
+    return byte(block(a) + 2 + a.d % 16) + (a.d % 32 < 16 ? 0 : 4);
+  };
   all["openvino:f32"] = hnd(4);
   all["openvino:f16"] = all["openvino:bf16"] = hnd(2);
   all["openvino:stateful_f32"] = both([](const At& a) { return byte(((a.h * a.N + a.t) * a.D + a.d) * 4); });
@@ -318,7 +325,37 @@ TEST(Catalogue, AStorageOfOtherComponentsIsRefused) {
 
 TEST(Catalogue, AWholeRowGranuleBecomesTheRowsSize) {
   const Storage& storage = *find_storage("openvino:u8").value();
-  EXPECT_EQ(represent(storage, sample::group_for(storage))->forms[0].granule_dim, sample::kDim);
+  EXPECT_EQ(represent(storage, sample::group_for(storage))->representation.forms[0].granule_dim,
+            sample::kDim);
+}
+
+// K and V after `storage` has stored rows of `dim` elements.
+std::pair<std::vector<std::string>, std::vector<std::string>> transforms(const char* storage,
+                                                                         std::uint32_t dim) {
+  const Storage& row = *find_storage(storage).value();
+  LayerGroup group = sample::group_for(row);
+  for (Component& component : group.components) component.dim = dim;
+  const std::vector<Component> stored = represent(row, group)->group.components;
+  return {stored[0].value_transforms, stored[1].value_transforms};
+}
+
+TEST(Catalogue, LlamaRotatesQuantisedRowsByTheLargestPowerOfTwoForKAndBy64ForV) {
+  using Words = std::vector<std::string>;
+  for (const char* storage : {"llamacpp:q8_0", "llamacpp:q8_0_v_q4_0"}) {
+    for (const auto& [dim, k] : std::map<std::uint32_t, Words>{{64, {"rope:interleaved", "hadamard:64"}},
+                                                               {128, {"rope:interleaved", "hadamard:128"}},
+                                                               {192, {"rope:interleaved", "hadamard:64"}},
+                                                               {256, {"rope:interleaved", "hadamard:256"}}}) {
+      EXPECT_EQ(transforms(storage, dim), std::pair(k, Words{"hadamard:64"})) << storage << " " << dim;
+    }
+    for (const std::uint32_t dim : {32U, 80U, 96U, 112U}) {
+      EXPECT_EQ(transforms(storage, dim), std::pair(Words{"rope:interleaved"}, Words{})) << dim;
+    }
+  }
+  for (const char* storage : {"llamacpp:f16", "llamacpp:bf16_v_transposed", "llamacpp:q8_0_unrotated",
+                              "openvino:u8", "openvino:u8_channel", "vllm:cpu_vec"}) {
+    EXPECT_EQ(transforms(storage, 128), std::pair(Words{"rope:interleaved"}, Words{})) << storage;
+  }
 }
 
 TEST(Catalogue, OpenvinoRecordsHaveEightBytesBeforeTheCodes) {

@@ -140,9 +140,11 @@ std::string_view text_at(const std::array<std::string_view, kCount>& texts, std:
   return index < kCount ? texts.at(index) : "unknown";
 }
 
-std::string_view operation_text(DecodeOperation operation) {
+std::string operation_text(const DecodeForm& form) {
+  if (form.operation == DecodeOperation::kScaledConstantZero)
+    return fmt::format("(q-{})*s", form.zero_constant);
   constexpr std::array<std::string_view, 3> kTexts{"q", "q*s", "(q-z)*s"};
-  return text_at(kTexts, static_cast<std::size_t>(operation));
+  return std::string(text_at(kTexts, static_cast<std::size_t>(form.operation)));
 }
 
 }  // namespace
@@ -155,7 +157,7 @@ std::string_view name(AttentionKind kind) {
 std::string DecodeForm::text() const {
   std::string out = fmt::format("{} codes={}", component, name(codes));
   if (high_nibble_first) out += " nibble=high";
-  out += fmt::format(" op={}", operation_text(operation));
+  out += fmt::format(" op={}", operation_text(*this));
   if (operation == DecodeOperation::kPlain) return out;
   out += fmt::format(" scale={}", name(scale));
   if (operation == DecodeOperation::kScaledZeroPoint) out += fmt::format(" zero={}", name(zero));

@@ -53,9 +53,10 @@ struct Identity {
 };
 
 enum class DecodeOperation : std::uint8_t {
-  kPlain,            // x = q
-  kScaled,           // x = q · s
-  kScaledZeroPoint,  // x = (q − z) · s
+  kPlain,               // x = q
+  kScaled,              // x = q · s
+  kScaledZeroPoint,     // x = (q − z) · s, z stored beside s
+  kScaledConstantZero,  // x = (q − c) · s, c the same for all codes
 };
 
 // Exactly which number each stored code means.
@@ -63,16 +64,17 @@ struct DecodeForm {
   std::string component;  // "k", "v"
   Format codes = Format::kF16;
   DecodeOperation operation = DecodeOperation::kPlain;
-  Format scale = Format::kF32;    // Meaningful unless kPlain.
-  Format zero = Format::kF32;     // Meaningful for kScaledZeroPoint.
-  std::uint32_t granule_dim = 0;  // Elements of a row that share a scale; 0 if kPlain.
+  Format scale = Format::kF32;      // Meaningful unless kPlain.
+  Format zero = Format::kF32;       // Meaningful for kScaledZeroPoint.
+  std::uint32_t zero_constant = 0;  // c of kScaledConstantZero, a code; 0 for all others.
+  std::uint32_t granule_dim = 0;    // Elements of a row that share a scale; 0 if kPlain.
   std::uint32_t granule_tokens = 1;
   bool high_nibble_first = false;  // 4-bit codes: even element in the high nibble, as the layout's ~dim%2.
   std::string recipe;              // How codes were made; recorded, not compared: "openvino.u8.by_token".
   // Everything that `text()` says, hence all but `recipe`.
   bool same_form(const DecodeForm& other) const;
   // "k codes=f16 op=q", "k codes=u8 op=(q-z)*s scale=f32 zero=f32 granule=dim:64,tok:1"; " nibble=high" after
-  // the codes when high_nibble_first.
+  // the codes when high_nibble_first; "(q-8)*s" for a constant zero point of 8.
   std::string text() const;
 };
 

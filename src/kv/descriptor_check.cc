@@ -169,10 +169,16 @@ Status check_form(const std::string& path, const DecodeForm& form, const Compone
   }
   const auto is_format = [](Format format) { return static_cast<std::uint8_t>(format) < kFormatCount; };
   if (!is_format(form.codes) || !is_format(form.scale) || !is_format(form.zero) ||
-      form.operation > DecodeOperation::kScaledZeroPoint) {
+      form.operation > DecodeOperation::kScaledConstantZero) {
     return Error{Code::kUnsupported, path + ": a number format or operation isn't known"};
   }
   ISTHMUS_TRY(check_text(path + ".recipe", form.recipe, true));
+  const bool has_constant = form.operation == DecodeOperation::kScaledConstantZero;
+  const bool is_code = precision(form.codes).is_integer && form.zero_constant >> bits(form.codes) == 0;
+  if (has_constant != (form.zero_constant != 0) || (has_constant && !is_code)) {
+    return invalid(
+        fmt::format("{}: constant zero point {} in \"{}\"", path, form.zero_constant, form.text()));
+  }
   if (form.high_nibble_first && bits(form.codes) != 4) {
     return invalid(fmt::format("{}: nibble order with {} codes", path, name(form.codes)));
   }

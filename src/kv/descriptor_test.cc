@@ -65,6 +65,11 @@ std::vector<Change> state_changes() {
       {"groups.0.form.v", [](Descriptor& d) { d.representation[0].forms[1].granule_dim = 32; }},
       {"groups.0.form.v", [](Descriptor& d) { d.representation[0].forms[1].granule_tokens = 2; }},
       {"groups.0.form.v", [](Descriptor& d) { d.representation[0].forms[1].high_nibble_first = true; }},
+      {"groups.0.form.v",
+       [](Descriptor& d) {
+         d.representation[0].forms[1].operation = DecodeOperation::kScaledConstantZero;
+         d.representation[0].forms[1].zero_constant = 128;
+       }},
       {"groups.0.recipe.v", [](Descriptor& d) { d.representation[0].forms[1].recipe = "other"; }},
       {"groups.0.form.w", [](Descriptor& d) { d.representation[0].forms[1].component = "w"; }},
       {"groups.0.layout.rank.0.k",
@@ -285,6 +290,15 @@ TEST(Descriptor, AContradictionBetweenLayoutAndFormIsRefused) {
   Descriptor nibbles = sample::descriptor("openvino:u4");
   nibbles.representation[0].forms[0].high_nibble_first = false;
   EXPECT_THAT(nibbles.validate().error().detail, HasSubstr("disagree about the nibble order"));
+  const auto v = [](Descriptor& d) -> DecodeForm& { return d.representation[0].forms[1]; };
+  expect_refusals(
+      sample::descriptor("llamacpp:q8_0_v_q4_0"),
+      {
+          {"constant zero point 0 in \"v codes=u4 op=(q-0)*s",
+           [=](Descriptor& d) { v(d).zero_constant = 0; }},
+          {"constant zero point 16 in", [=](Descriptor& d) { v(d).zero_constant = 16; }},
+          {"constant zero point 8 in \"k codes=i8 op=q*s", [=](Descriptor& d) { k(d).zero_constant = 8; }},
+      });
 }
 
 TEST(Descriptor, APartitionMustCoverEachGroupOnceAReplica) {
@@ -313,6 +327,7 @@ TEST(DecodeForm, TextSaysWhatACodeMeans) {
   };
   EXPECT_EQ(form("llamacpp:f16", 0).text(), "k codes=f16 op=q");
   EXPECT_EQ(form("llamacpp:q8_0", 1).text(), "v codes=i8 op=q*s scale=f16 granule=dim:32,tok:1");
+  EXPECT_EQ(form("llamacpp:q8_0_v_q4_0", 1).text(), "v codes=u4 op=(q-8)*s scale=f16 granule=dim:32,tok:1");
   EXPECT_EQ(form("openvino:u8", 0).text(), "k codes=u8 op=(q-z)*s scale=f32 zero=f32 granule=dim:64,tok:1");
   EXPECT_EQ(form("openvino:u8_channel", 0).text(),
             "k codes=u8 op=(q-z)*s scale=f32 zero=f32 granule=dim:1,tok:32");

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kv/catalogue.h"
@@ -42,8 +43,9 @@ inline Descriptor descriptor(const std::string& storage_name) {
   descriptor.identity.rope_scaling = "none";
   descriptor.weights_recipe = "gguf-q4_1";
   descriptor.weights_digest = "b179c952";
-  descriptor.groups = {group_for(storage)};
-  descriptor.representation = {represent(storage, descriptor.groups.front()).value()};
+  StoredGroup stored = represent(storage, group_for(storage)).value();
+  descriptor.groups = {std::move(stored.group)};
+  descriptor.representation = {std::move(stored.representation)};
   descriptor.partition = {{.rank = 0,
                            .group = 0,
                            .layer_begin = 0,

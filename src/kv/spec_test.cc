@@ -96,6 +96,7 @@ TEST(Vectors, DescriptorsHaveTheirTextAndDigest) {
   const std::vector<std::pair<std::string, Descriptor>> all{
       {"llamacpp-f16", sample::descriptor("llamacpp:f16")},
       {"llamacpp-q8_0", sample::descriptor("llamacpp:q8_0")},
+      {"llamacpp-q8_0_v_q4_0", sample::descriptor("llamacpp:q8_0_v_q4_0")},
       {"openvino-f32", sample::descriptor("openvino:f32")},
       {"openvino-u8", sample::descriptor("openvino:u8")},
       {"openvino-u8_channel", sample::descriptor("openvino:u8_channel")},

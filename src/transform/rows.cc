@@ -66,9 +66,11 @@ Error first_bad_row(std::uint32_t dim, std::span<const float> from) {
 Status can_decode(const kv::DecodeForm& form, std::uint32_t dim) {
   ISTHMUS_TRY(form_parts(form, dim));
   const bool plain = form.operation == kv::DecodeOperation::kPlain;
-  const bool known = plain ? is_float(form.codes) || is_integer(form.codes)
-                           : is_integer(form.codes) && is_float(form.scale) &&
-                                 (form.operation == kv::DecodeOperation::kScaled || is_float(form.zero));
+  const bool known =
+      plain ? is_float(form.codes) || is_integer(form.codes)
+            : is_integer(form.codes) && is_float(form.scale) &&
+                  (form.operation == kv::DecodeOperation::kScaled ||
+                   (form.operation == kv::DecodeOperation::kScaledZeroPoint && is_float(form.zero)));
   if (!known) return unsupported("decodes", form);
   return ok_status();
 }

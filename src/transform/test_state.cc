@@ -47,10 +47,10 @@ kv::Descriptor test_descriptor(std::string_view storage, const TestGeometry& geo
   }
   const auto found = kv::find_storage(storage);
   ISTHMUS_CHECK(found.ok());
-  auto representation = kv::represent(**found, group);
-  ISTHMUS_CHECK(representation.ok());
-  descriptor.groups = {group};
-  descriptor.representation = {*representation};
+  auto stored = kv::represent(**found, std::move(group));
+  ISTHMUS_CHECK(stored.ok());
+  descriptor.groups = {std::move(stored->group)};
+  descriptor.representation = {std::move(stored->representation)};
   for (std::uint32_t l = 0; l < geometry.layer_ranks; ++l) {
     for (std::uint32_t h = 0; h < geometry.head_ranks; ++h) {
       descriptor.partition.push_back({.rank = l * geometry.head_ranks + h,

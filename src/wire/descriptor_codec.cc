@@ -127,6 +127,7 @@ void write_form(const kv::DecodeForm& form, v1::DecodeForm& out) {
   out.set_granule_tokens(form.granule_tokens);
   out.set_high_nibble_first(form.high_nibble_first);
   out.set_recipe(form.recipe);
+  out.set_zero_constant(form.zero_constant);
 }
 
 Result<kv::DecodeForm> read_form(const v1::DecodeForm& in) {
@@ -143,6 +144,7 @@ Result<kv::DecodeForm> read_form(const v1::DecodeForm& in) {
   form.granule_tokens = in.granule_tokens();
   form.high_nibble_first = in.high_nibble_first();
   form.recipe = in.recipe();
+  form.zero_constant = in.zero_constant();
   return form;
 }
 

@@ -53,8 +53,11 @@ kv::Descriptor full_descriptor() {
   form.granule_tokens = 16;
   form.high_nibble_first = true;
   form.recipe = "recipe";
+  kv::DecodeForm constant = form;
+  constant.operation = kv::DecodeOperation::kScaledConstantZero;
+  constant.zero_constant = 8;
   built.representation = {{"region K = tok head dim k:f16", 32, {form}},
-                          {"region L = tok dim latent:bf16", 0, {}}};
+                          {"region L = tok dim latent:bf16", 0, {constant}}};
   built.partition = {{1, 0, 1, 2, 3, 4, 5}, {2, 1, 0, 2, 0, 1, 0}};
   return built;
 }

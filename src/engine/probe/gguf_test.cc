@@ -191,6 +191,11 @@ TEST(ModelFacts, DescribeGivesOneValidDescriptorPerStorage) {
               (std::vector<std::string>{"rope:interleaved"}));
     EXPECT_TRUE(descriptor->layout(0, 0).ok());
   }
+  const auto rotated = describe(facts, *kv::find_storage("llamacpp:q8_0").value());
+  ASSERT_TRUE(rotated.ok()) << rotated.error().text();
+  EXPECT_EQ(rotated->groups[0].components[0].value_transforms,
+            (std::vector<std::string>{"rope:interleaved", "hadamard:64"}));
+  EXPECT_EQ(rotated->groups[0].components[1].value_transforms, (std::vector<std::string>{"hadamard:64"}));
 }
 
 }  // namespace

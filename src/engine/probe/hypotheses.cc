@@ -42,12 +42,15 @@ std::string described_pairing(const kv::Descriptor& descriptor) {
   return "none";
 }
 
-std::vector<float> described_k(const Subject& subject) {
-  const Layer0& truth = *subject.truth;
-  std::string pairing = described_pairing(*subject.descriptor);
-  if (pairing == "none") return truth.k;
-  std::vector<float> rotated = rotate(truth.shape, truth.k, {.theta = truth.rope_theta});
-  return pairing == "halves" ? in_halves_order(truth.shape, rotated) : rotated;
+// n of the component's "hadamard:n"; 0 without one.
+std::size_t described_hadamard(const kv::Descriptor& descriptor, std::string_view name) {
+  for (const kv::Component& component : descriptor.groups.at(0).components) {
+    for (std::size_t size = 2; size <= component.dim && component.name == name; size *= 2) {
+      const auto& transforms = component.value_transforms;
+      if (std::ranges::find(transforms, fmt::format("hadamard:{}", size)) != transforms.end()) return size;
+    }
+  }
+  return 0;
 }
 
 std::vector<float> with_heads_shifted(const RowShape& shape, std::span<const float> rows, std::uint32_t by) {
@@ -79,12 +82,39 @@ std::vector<float> with_hadamard(std::span<const float> rows, std::size_t size) 
   return out;
 }
 
-// Expectations that serve K and V alike.
-void add_common(const RowShape& shape, const std::vector<float>& rows, std::vector<Expectation>& out) {
+// Rows as the descriptor says that they are stored, from what they are before any hadamard.
+std::vector<float> as_stored(const Subject& subject, bool key, std::span<const float> rows) {
+  const std::size_t size = described_hadamard(*subject.descriptor, key ? "k" : "v");
+  return size == 0 ? std::vector<float>(rows.begin(), rows.end()) : with_hadamard(rows, size);
+}
+
+std::vector<float> described_k(const Subject& subject) {
+  const Layer0& truth = *subject.truth;
+  const std::string pairing = described_pairing(*subject.descriptor);
+  if (pairing == "none") return as_stored(subject, true, truth.k);
+  const std::vector<float> rotated = rotate(truth.shape, truth.k, {.theta = truth.rope_theta});
+  return as_stored(subject, true, pairing == "halves" ? in_halves_order(truth.shape, rotated) : rotated);
+}
+
+std::vector<float> described_v(const Subject& subject) {
+  return as_stored(subject, false, subject.truth->v);
+}
+
+// Expectations that serve K and V alike; `rows` are those before any hadamard.
+void add_common(const Subject& subject, bool key, const std::vector<float>& rows,
+                std::vector<Expectation>& out) {
+  const RowShape& shape = subject.truth->shape;
+  const std::vector<float> stored = as_stored(subject, key, rows);
   for (std::uint32_t by = 1; by < shape.heads; ++by) {
-    out.push_back({fmt::format("heads are stored rotated by {}", by), with_heads_shifted(shape, rows, by)});
+    out.push_back({fmt::format("heads are stored rotated by {}", by), with_heads_shifted(shape, stored, by)});
+  }
+  const std::size_t described = described_hadamard(*subject.descriptor, key ? "k" : "v");
+  if (described != 0) {
+    out.push_back(
+        {fmt::format("rows are stored without the hadamard:{} that the descriptor says", described), rows});
   }
   for (std::size_t size = 64; size <= shape.dim && shape.dim % size == 0; size *= 2) {
+    if (size == described) continue;
     out.push_back({fmt::format("rows are stored after hadamard:{}", size), with_hadamard(rows, size)});
   }
 }
@@ -98,33 +128,36 @@ std::vector<Expectation> k_expectations(const Subject& subject) {
     return pairing == "halves" ? in_halves_order(truth.shape, rows) : rows;
   };
   std::vector<Expectation> out;
+  const auto add = [&](std::string claim, std::span<const float> rows) {
+    out.push_back({std::move(claim), as_stored(subject, true, rows)});
+  };
   const std::vector<float> interleaved = rotate(truth.shape, truth.k, plain);
-  out.push_back({"rope pairing is interleaved, the descriptor says " + pairing, interleaved});
-  out.push_back(
-      {"rope pairing is halves, the descriptor says " + pairing, in_halves_order(truth.shape, interleaved)});
-  out.push_back({"rope turns pairs of halves although the weights are in interleaved order",
-                 rotate(truth.shape, truth.k, {.theta = truth.rope_theta, .pairs_halves = true})});
-  out.push_back({"K is stored before rotation", truth.k});
+  add("rope pairing is interleaved, the descriptor says " + pairing, interleaved);
+  add("rope pairing is halves, the descriptor says " + pairing, in_halves_order(truth.shape, interleaved));
+  add("rope turns pairs of halves although the weights are in interleaved order",
+      rotate(truth.shape, truth.k, {.theta = truth.rope_theta, .pairs_halves = true}));
+  add("K is stored before rotation", truth.k);
   std::vector<double> thetas{1e4, 1e5, 5e5, 1e6};
   thetas.push_back(subject.descriptor->identity.rope_theta);
   for (const double theta : thetas) {
     if (theta == truth.rope_theta || !(theta > 1)) continue;
-    out.push_back({fmt::format("rope theta is {}, the file says {}", theta, truth.rope_theta),
-                   as_described({.theta = theta})});
+    add(fmt::format("rope theta is {}, the file says {}", theta, truth.rope_theta),
+        as_described({.theta = theta}));
   }
   for (const int first : {-1, 1}) {
-    out.push_back({fmt::format("positions count from {}, not from 0", first),
-                   as_described({.theta = truth.rope_theta, .first_position = first})});
+    add(fmt::format("positions count from {}, not from 0", first),
+        as_described({.theta = truth.rope_theta, .first_position = first}));
   }
-  add_common(truth.shape, as_described(plain), out);
+  add_common(subject, true, as_described(plain), out);
   return out;
 }
 
 std::vector<Expectation> v_expectations(const Subject& subject) {
   const Layer0& truth = *subject.truth;
   std::vector<Expectation> out;
-  out.push_back({"V is rotated like K", rotate(truth.shape, truth.v, {.theta = truth.rope_theta})});
-  add_common(truth.shape, truth.v, out);
+  out.push_back({"V is rotated like K",
+                 as_stored(subject, false, rotate(truth.shape, truth.v, {.theta = truth.rope_theta}))});
+  add_common(subject, false, truth.v, out);
   return out;
 }
 
@@ -249,7 +282,11 @@ std::pair<double, double> best_factor(std::span<const float> found, std::span<co
 class Search {
  public:
   Search(const Subject& subject, const std::optional<LayerRows>& found, std::vector<Reading> readings)
-      : subject_(subject), found_(found), k_(described_k(subject)), readings_(std::move(readings)) {
+      : subject_(subject),
+        found_(found),
+        k_(described_k(subject)),
+        v_(described_v(subject)),
+        readings_(std::move(readings)) {
     for (const Reading& reading : readings_) {
       auto rows = read_layer(reading.descriptor, reading.binding, 0, {0, subject.truth->shape.tokens});
       reread_.push_back(rows.ok() ? std::optional(*std::move(rows)) : std::nullopt);
@@ -258,10 +295,10 @@ class Search {
 
   // "" if nothing explains it.
   std::string explain(bool key) const {
-    const std::vector<float>& expected = key ? k_ : subject_.truth->v;
+    const std::vector<float>& expected = key ? k_ : v_;
     if (found_) {
       const std::vector<float>& rows = key ? found_->k : found_->v;
-      if (fits(relative_error(rows, key ? subject_.truth->v : k_))) return key ? "it holds V" : "it holds K";
+      if (fits(relative_error(rows, key ? v_ : k_))) return key ? "it holds V" : "it holds K";
       for (const Expectation& other : key ? k_expectations(subject_) : v_expectations(subject_)) {
         if (fits(relative_error(rows, other.rows))) return other.claim;
       }
@@ -280,7 +317,7 @@ class Search {
 
   Subject subject_;
   const std::optional<LayerRows>& found_;
-  std::vector<float> k_;
+  std::vector<float> k_, v_;
   std::vector<Reading> readings_;
   std::vector<std::optional<LayerRows>> reread_;
 };
@@ -311,7 +348,7 @@ Judgement judge(const Subject& subject) {
   if (read.ok()) {
     found = *read;
     judgement.k_error = relative_error(found->k, described_k(subject));
-    judgement.v_error = relative_error(found->v, subject.truth->v);
+    judgement.v_error = relative_error(found->v, described_v(subject));
   }
   const bool k_fits = judgement.k_error <= subject.tolerance, v_fits = judgement.v_error <= subject.tolerance;
   if (k_fits && v_fits) return judgement;

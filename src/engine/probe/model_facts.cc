@@ -171,9 +171,9 @@ Result<kv::Descriptor> describe(const ModelFacts& facts, const kv::Storage& stor
                        .dim = facts.head_dim,
                        .has_token_axis = true,
                        .value_transforms = {}}};
-  ISTHMUS_TRY(auto representation, kv::represent(storage, group));
-  descriptor.groups.push_back(std::move(group));
-  descriptor.representation.push_back(std::move(representation));
+  ISTHMUS_TRY(kv::StoredGroup stored, kv::represent(storage, std::move(group)));
+  descriptor.groups.push_back(std::move(stored.group));
+  descriptor.representation.push_back(std::move(stored.representation));
   descriptor.partition.push_back({.rank = 0,
                                   .group = 0,
                                   .layer_begin = 0,

@@ -40,8 +40,8 @@ Result<std::string> read_tokenizer_digest(const std::string& gguf_path);
 
 // The descriptor of an engine that keeps this model's KV in `storage`: one group of full attention over all
 // layers, components k (rotated, "rope:interleaved") and v, everything on rank 0; weights recipe
-// "openvino/gguf-q4_1". `storage` names what engines store ("openvino:u8"); a value transform that a storage
-// adds is not derived here. Errors: those of kv::represent and Descriptor::validate.
+// "openvino/gguf-q4_1". `storage` names what engines store ("openvino:u8"); value transforms that it adds
+// come after "rope:interleaved". Errors: those of kv::represent and Descriptor::validate.
 Result<kv::Descriptor> describe(const ModelFacts& facts, const kv::Storage& storage);
 
 }  // namespace isthmus::engine

@@ -275,21 +275,49 @@ TEST(Probe, WhatWasDoneToTheValuesIsNamed) {
   }
 }
 
+// Each 64 elements times the orthonormal Sylvester matrix, element by element.
+std::vector<float> hadamard64(const std::vector<float>& rows) {
+  std::vector<float> out(rows.size());
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    double sum = 0;
+    for (std::size_t j = 0; j < 64; ++j) {
+      sum += (std::popcount((i % 64) & j) % 2 == 0 ? 1 : -1) * rows[i / 64 * 64 + j];
+    }
+    out[i] = static_cast<float>(sum / 8);
+  }
+  return out;
+}
+
 TEST(Probe, HadamardRotatedRowsAreNamed) {
   FakeEngine engine(descriptor_of("llamacpp:f32"));
-  engine.change = [](LayerRows& rows, const Layer0&) {
-    std::vector<float> out(rows.k.size());
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      double sum = 0;
-      for (std::size_t j = 0; j < 64; ++j) {
-        sum += (std::popcount((i % 64) & j) % 2 == 0 ? 1 : -1) * rows.k[i / 64 * 64 + j];
-      }
-      out[i] = static_cast<float>(sum / 8);
-    }
-    rows.k = out;
-  };
+  engine.change = [](LayerRows& rows, const Layer0&) { rows.k = hadamard64(rows.k); };
   const std::string detail = refusal(engine);
   EXPECT_NE(detail.find("rows are stored after hadamard:64"), std::string::npos) << detail;
+}
+
+TEST(Probe, DescribedHadamardIsExpectedAndItsAbsenceNamed) {
+  kv::Descriptor rotated = descriptor_of("llamacpp:f32");
+  for (kv::Component& component : rotated.groups[0].components) {
+    component.value_transforms.emplace_back("hadamard:64");
+  }
+  FakeEngine engine(rotated);
+  engine.change = [](LayerRows& rows, const Layer0&) {
+    rows.k = hadamard64(rows.k);
+    rows.v = hadamard64(rows.v);
+  };
+  const auto report = probe_meaning(engine, model_path(), 1e-5);
+  EXPECT_TRUE(report.ok()) << report.error().text();
+  engine.change = [](LayerRows&, const Layer0&) {};
+  const std::string detail = refusal(engine);
+  EXPECT_NE(detail.find("without the hadamard:64 that the descriptor says; the same for V"),
+            std::string::npos)
+      << detail;
+  engine.change = [](LayerRows& rows, const Layer0& layer) {
+    rows.k = hadamard64(in_halves_order(layer.shape, rows.k));
+    rows.v = hadamard64(rows.v);
+  };
+  EXPECT_NE(refusal(engine).find("rope pairing is halves, the descriptor says interleaved"),
+            std::string::npos);
 }
 
 struct LayoutLie {

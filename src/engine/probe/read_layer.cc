@@ -135,6 +135,9 @@ class ComponentReader {
     if (form_.operation == kv::DecodeOperation::kPlain) return code;
     ISTHMUS_TRY(const float scale, load_number(*scale_, index));
     if (form_.operation == kv::DecodeOperation::kScaled) return code * scale;
+    if (form_.operation == kv::DecodeOperation::kScaledConstantZero) {
+      return (code - static_cast<float>(form_.zero_constant)) * scale;
+    }
     ISTHMUS_TRY(const float zero, load_number(*zero_, index));
     return (code - zero) * scale;
   }

@@ -28,9 +28,10 @@ kv::Descriptor descriptor(std::string_view storage_name, std::string_view recipe
                           {{"k", 2, 64, true, {"rope:interleaved"}}, {"v", 2, 64, true, {}}}});
   const auto storage = kv::find_storage(storage_name);
   ISTHMUS_CHECK(storage.ok());
-  const auto representation = kv::represent(**storage, built.groups[0]);
-  ISTHMUS_CHECK(representation.ok());
-  built.representation.push_back(*representation);
+  auto stored = kv::represent(**storage, built.groups[0]);
+  ISTHMUS_CHECK(stored.ok());
+  built.groups[0] = std::move(stored->group);
+  built.representation.push_back(std::move(stored->representation));
   built.partition.push_back({0, 0, 0, 2, 0, 2, 0});
   ISTHMUS_CHECK(built.validate().ok());
   return built;
