@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "base/id.h"
@@ -17,6 +18,7 @@
 #include "engine/api/engine.h"
 #include "handoff/core/ledger.h"
 #include "handoff/core/protocol.h"
+#include "handoff/core/states.h"
 #include "kv/binding.h"
 #include "kv/descriptor.h"
 #include "kv/negotiate.h"
@@ -34,6 +36,9 @@ struct AgentOptions {
   Limits limits;
   Capacity capacity;
   std::uint32_t staging_slots = 8;  // Per handoff: chunks under way while others are placed.
+  // Told of each state that one of our reservations or handoffs enters, before anything of what that causes
+  // is carried out. Loop's thread; may block it. For tests.
+  std::function<void(std::variant<ProducerState, ConsumerState>)> on_state{};
 };
 
 // How a handoff ended, for logs, metrics and the worker's next step.

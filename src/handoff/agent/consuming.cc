@@ -83,6 +83,7 @@ void Shell::begin(const std::shared_ptr<Incoming>& incoming, SessionId session) 
     incoming->handoff = *handoff;
     incoming->is_begun = true;
     by_handoff_[*handoff] = incoming->id;
+    if (options_.on_state) options_.on_state(ConsumerState::kOpening);
   });
   if (!handoff.ok()) end_unbegun(incoming, handoff.error());
 }

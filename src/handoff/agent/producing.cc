@@ -47,7 +47,10 @@ Result<Offered> Shell::offer(const Offer& offer, std::function<void(const Ending
                    .pinned = offer.pinned};
   Result<std::string> ticket = Error{Code::kInternal, "not asked"};
   held_[spec.id].ended = std::move(ended);
-  produce([&](ProducerActions& out) { ticket = producer_.admitted(spec, now(), out); });
+  produce([&](ProducerActions& out) {
+    ticket = producer_.admitted(spec, now(), out);
+    if (ticket.ok() && options_.on_state) options_.on_state(ProducerState::kPinned);
+  });
   if (!ticket.ok()) {
     held_.erase(spec.id);
     return ticket.error();

@@ -67,6 +67,9 @@ Shell::Shell(net::Loop& loop, transport::Transport& transport, const kv::Descrip
     ISTHMUS_LOG(kWarn, "peer refused", "why=\"{}\"", why.text());
   };
   mover_ = std::make_unique<Mover>(loop);
+  if (!options_.on_state) return;
+  producer_.observe([this](ProducerState, ProducerState to, std::string_view) { options_.on_state(to); });
+  consumer_.observe([this](ConsumerState, ConsumerState to, std::string_view) { options_.on_state(to); });
 }
 
 Shell::~Shell() {
