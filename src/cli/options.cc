@@ -106,7 +106,7 @@ void add_worker(CLI::App& app, WorkerCommand& worker) {
       ->capture_default_str();
   app.add_option("--model", worker.model_path, "GGUF file")->required()->type_name("FILE");
   app.add_option("--kv", worker.kv_type,
-                 "KV type: f16, f32, bf16, u8, ...; the engine's usual one if not given")
+                 "KV type: f16, f32, bf16, u8, u4, ...; the engine's usual one if not given")
       ->type_name("TYPE");
   app.add_option("--listen", worker.listen, "HTTP")->type_name("HOST:PORT")->capture_default_str();
   app.add_option("--agent-listen", worker.agent_listen, "Handoffs; peers must be able to reach it")
@@ -118,6 +118,12 @@ void add_worker(CLI::App& app, WorkerCommand& worker) {
       ->type_name("NAME");
   app.add_option("--threads", worker.threads, "Of the engine")
       ->check(CLI::Range(1, 512))
+      ->capture_default_str();
+  app.add_option("--isa", worker.isa,
+                 "Instruction set of the engine, to stand in for another processor: native, avx512 (no AMX), "
+                 "avx2, portable")
+      ->check(CLI::IsMember({"native", "avx512", "avx2", "portable"}))
+      ->type_name("SET")
       ->capture_default_str();
   app.add_option("--kv-tokens", worker.kv_tokens, "KV memory, in tokens of all sequences together")
       ->check(CLI::Range(64, 1 << 24))

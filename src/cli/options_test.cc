@@ -68,7 +68,8 @@ TEST(Options, WorkerTakesAllThatAWorkerNeeds) {
                                              "d1",         "--threads",         "4",         "--served-model",
                                              "m",          "--kv-tokens",       "4096",      "--sequences",
                                              "2",          "--request-timeout", "9",         "--lease",
-                                             "500",        "--die-with-parent", "7"});
+                                             "500",        "--die-with-parent", "7",         "--isa",
+                                             "avx2"});
   EXPECT_EQ(worker.engine, "openvino");
   EXPECT_EQ(worker.role, "decode");
   EXPECT_EQ(worker.model_path, "m.gguf");
@@ -84,6 +85,9 @@ TEST(Options, WorkerTakesAllThatAWorkerNeeds) {
   EXPECT_EQ(worker.request_timeout_s, 9u);
   EXPECT_EQ(worker.lease_ms, 500u);
   EXPECT_EQ(worker.die_with_parent, 7);
+  EXPECT_EQ(worker.isa, "avx2");
+  EXPECT_THAT(refused({"worker", "--engine", "openvino", "--model", "m", "--isa", "sse2"}),
+              HasSubstr("--isa"));
   EXPECT_THAT(refused({"worker", "--model", "m.gguf"}), HasSubstr("--engine is required"));
   EXPECT_THAT(refused({"worker", "--engine", "vllm", "--model", "m"}), HasSubstr("--engine"));
   EXPECT_THAT(refused({"worker", "--engine", "openvino", "--model", "m", "--listen", "x"}),

@@ -99,13 +99,20 @@ TEST_P(OpenvinoEngine, AnswersAQuestion) {
   engine_.close(sequence);
 }
 
+// By channel, codes depend on the tokens that a block has when a chunk ends: only whole blocks keep every
+// bit.
+std::vector<std::size_t> chunks_of_77(const std::string& kv_type) {
+  if (kv_type == "u8_channel") return {32, 32, 13};
+  return {2, 31, 40, 4};
+}
+
 TEST_P(OpenvinoEngine, ChunksDoNotChangeABit) {
   const Tokens prompt = some_tokens(77);
   const SequenceId whole = *engine_.open(100), chunked = *engine_.open(100);
   const Row expected = advance(engine_, whole, prompt);
   Row row;
   std::size_t at = 0;
-  for (const std::size_t chunk : {2, 31, 40, 4}) {
+  for (const std::size_t chunk : chunks_of_77(GetParam())) {
     row = advance(engine_, chunked, std::span(prompt).subspan(at, chunk));
     at += chunk;
   }
@@ -206,8 +213,54 @@ TEST_P(OpenvinoEngine, PassesTheMeaningProbe) {
   EXPECT_GT(report->tokens, 32u) << "must cross a block";
 }
 
-INSTANTIATE_TEST_SUITE_P(KvTypes, OpenvinoEngine, ::testing::Values("f32", "f16", "u8"),
+INSTANTIATE_TEST_SUITE_P(KvTypes, OpenvinoEngine, ::testing::Values("f32", "f16", "u8", "u8_channel", "u4"),
                          [](const auto& param) { return std::string(param.param); });
+
+std::vector<std::byte> bytes_of(const kv::Binding& binding) {
+  std::vector<std::byte> bytes;
+  for (const kv::RegionMemory& memory : binding.memory) {
+    const std::uint64_t block_bytes = memory.bytes / memory.open_extent;
+    for (const std::uint32_t block : binding.blocks) {
+      const std::byte* from = memory.base + block * block_bytes;
+      bytes.insert(bytes.end(), from, from + block_bytes);
+    }
+  }
+  return bytes;
+}
+
+TEST_P(OpenvinoEngine, ExportedWholeBlocksNeverChange) {
+  const SequenceId sequence = *engine_.open(120);
+  (void)advance(engine_, sequence, some_tokens(70));
+  const auto exported = *engine_.kv_source()->export_range(sequence, {0, 64});
+  const std::vector<std::byte> before = bytes_of(exported->binding());
+  const Tokens more = some_tokens(30);
+  (void)advance(engine_, sequence, more);
+  (void)advance(engine_, sequence, {more.data(), 1});
+  EXPECT_EQ(bytes_of(exported->binding()), before);
+  engine_.close(sequence);
+}
+
+TEST(OpenvinoByChannel, APartBlockThatIsExportedHoldsItsSequenceStill) {
+  Engine& by_channel = engine("u8_channel");
+  const SequenceId sequence = *by_channel.open(120), other = *by_channel.open(120);
+  const Tokens more = some_tokens(3);
+  (void)advance(by_channel, sequence, some_tokens(70));
+  (void)advance(by_channel, other, more);
+  auto exported = *by_channel.kv_source()->export_range(sequence, {64, 70});
+  const std::vector<std::byte> before = bytes_of(exported->binding());
+  const StepItem item{.sequence = sequence, .tokens = more, .logits = 0};
+  const auto refused = by_channel.step({&item, 1});
+  ASSERT_EQ(refused.code(), Code::kInvalidArgument);
+  EXPECT_THAT(refused.error().detail, HasSubstr("appending would requantise it"));
+  (void)advance(by_channel, other, more);
+  EXPECT_EQ(bytes_of(exported->binding()), before);
+  const kv::Binding binding = exported->binding();
+  exported.reset();
+  (void)advance(by_channel, sequence, more);
+  EXPECT_NE(bytes_of(binding), before) << "or the rule is needless";
+  by_channel.close(sequence);
+  by_channel.close(other);
+}
 
 class OpenvinoBounds : public ::testing::Test {
  protected:
@@ -373,7 +426,9 @@ TEST(MakeOpenvino, RefusesBadOptionsByName) {
   EXPECT_THAT(refusal([](Options& o) { o.sequences_max = 0; }), HasSubstr("sequences_max is 0"));
   EXPECT_THAT(refusal([](Options& o) { o.step_tokens_max = 0; }), HasSubstr("step_tokens_max is 0"));
   EXPECT_THAT(refusal([](Options& o) { o.gguf_path = "/no/such.gguf"; }), HasSubstr("not_found"));
-  EXPECT_THAT(refusal([](Options& o) { o.kv_type = "u4"; }), HasSubstr("unsupported"));
+  EXPECT_THAT(refusal([](Options& o) { o.kv_type = "bf16"; }), HasSubstr("unsupported"));
+  EXPECT_THAT(refusal([](Options& o) { o.isa = "portable"; }), HasSubstr("unsupported"));
+  EXPECT_THAT(refusal([](Options& o) { o.isa = "sse9"; }), HasSubstr("isn't one of native, avx512, avx2"));
   const std::string garbage = ::testing::TempDir() + "garbage.gguf";
   std::ofstream(garbage) << std::string("GGUF\3\0\0\0", 8) << "and then nothing that makes sense";
   EXPECT_THAT(refusal([&](Options& o) { o.gguf_path = garbage; }), HasSubstr("malformed"));

@@ -57,9 +57,10 @@ Result<std::unique_ptr<Engine>> make_openvino(const Options& options) {
   ISTHMUS_TRY(const ModelFacts facts, read_model_facts(options.gguf_path));
   EngineParts parts{
       .options = options, .info = {}, .descriptor = {}, .memory = {}, .model = {}, .regions = {}};
-  ISTHMUS_TRY(parts.model,
-              PagedModel::load(
-                  {.gguf_path = options.gguf_path, .kv_type = options.kv_type, .threads = options.threads}));
+  ISTHMUS_TRY(parts.model, PagedModel::load({.gguf_path = options.gguf_path,
+                                             .kv_type = options.kv_type,
+                                             .threads = options.threads,
+                                             .instruction_set = options.isa}));
   const PagedModelShape& shape = parts.model->shape();
   ISTHMUS_TRY(check_model(shape, facts));
 
@@ -85,8 +86,8 @@ Result<std::unique_ptr<Engine>> make_openvino(const Options& options) {
   parts.info.step_tokens_max = options.step_tokens_max;
   parts.info.block_tokens = kBlockTokens;
   parts.info.kv_bytes_per_token = parts.memory->shape().bytes_per_block() / kBlockTokens;
-  ISTHMUS_LOG(kInfo, "engine ready", "engine=openvino version={} storage={} blocks={} kv_bytes={}",
-              parts.info.version, parts.info.storage, blocks,
+  ISTHMUS_LOG(kInfo, "engine ready", "engine=openvino version={} storage={} isa={} blocks={} kv_bytes={}",
+              parts.info.version, parts.info.storage, options.isa, blocks,
               parts.memory->shape().bytes_per_block() * blocks);
   return std::unique_ptr<Engine>(std::make_unique<OpenvinoEngine>(std::move(parts)));
 }

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,39 +35,72 @@ std::vector<float> known_rows(std::uint64_t stream, const Shape& shape) {
   return rows;
 }
 
-// What a decoded row may differ by from the row that was stored.
-float tolerance(std::span<const float> row, const kv::DecodeForm& form) {
-  if (form.operation == kv::DecodeOperation::kPlain) return 0;
-  const auto [low, high] = std::minmax_element(row.begin(), row.end());
-  const float levels = static_cast<float>((1u << kv::bits(form.codes)) - 1);
-  return (*high - *low) / levels * 0.501f;  // Half a step, and f32 rounding of (q - z) * s.
-}
-
-bool same_row(std::span<const float> read, std::span<const float> known, float limit) {
-  for (std::size_t i = 0; i < read.size(); ++i) {
-    if (!(std::abs(read[i] - known[i]) <= limit)) return false;
-  }
-  return true;
-}
-
 struct Known {
   const char* part;
   Shape shape;
   std::vector<float> rows;
-  kv::DecodeForm form;
+  std::vector<float> limits;  // What each element may differ by when it's read.
 
   std::span<const float> row(std::uint32_t token, std::uint32_t head) const {
-    return std::span(rows).subspan((std::size_t{token} * shape.heads + head) * shape.dim, shape.dim);
+    return slice(rows, token, head);
+  }
+  std::span<const float> limit(std::uint32_t token, std::uint32_t head) const {
+    return slice(limits, token, head);
+  }
+  std::span<const float> slice(std::span<const float> of, std::uint32_t token, std::uint32_t head) const {
+    return of.subspan((std::size_t{token} * shape.heads + head) * shape.dim, shape.dim);
   }
 };
+
+// Calls `visit` with the index of each element that shares a scale with those at (token, head, dim) and
+// after.
+template <typename Visit>
+void visit_granule(const Shape& shape, const kv::DecodeForm& form, std::uint32_t token, std::uint32_t head,
+                   std::uint32_t dim, const Visit& visit) {
+  const std::uint32_t token_end = std::min(kTokens, token + form.granule_tokens);
+  for (std::uint32_t t = token; t < token_end; ++t) {
+    const std::size_t begin = (std::size_t{t} * shape.heads + head) * shape.dim + dim;
+    for (std::size_t i = begin; i < begin + form.granule_dim; ++i) visit(i);
+  }
+}
+
+// Nothing in a float format; else half a step of the scale that an element shares with others, and the f32
+// rounding of (q - z) * s.
+std::vector<float> limits_of(std::span<const float> rows, const Shape& shape, const kv::DecodeForm& form) {
+  std::vector<float> limits(rows.size(), 0.0f);
+  if (form.operation == kv::DecodeOperation::kPlain || form.granule_dim == 0 || form.granule_tokens == 0) {
+    return limits;
+  }
+  const float levels = static_cast<float>((1u << kv::bits(form.codes)) - 1);
+  for (std::uint32_t token = 0; token < kTokens; token += form.granule_tokens) {
+    for (std::uint32_t head = 0; head < shape.heads; ++head) {
+      for (std::uint32_t dim = 0; dim + form.granule_dim <= shape.dim; dim += form.granule_dim) {
+        float low = std::numeric_limits<float>::max(), high = -low;
+        visit_granule(shape, form, token, head, dim, [&](std::size_t i) {
+          low = std::min(low, rows[i]);
+          high = std::max(high, rows[i]);
+        });
+        const float limit = (high - low) / levels * 0.501f;
+        visit_granule(shape, form, token, head, dim, [&](std::size_t i) { limits[i] = limit; });
+      }
+    }
+  }
+  return limits;
+}
+
+bool same_row(std::span<const float> read, std::span<const float> known, std::span<const float> limit) {
+  for (std::size_t i = 0; i < read.size(); ++i) {
+    if (!(std::abs(read[i] - known[i]) <= limit[i])) return false;
+  }
+  return true;
+}
 
 std::string origin(std::span<const float> read, std::span<const Known> all) {
   for (const Known& known : all) {
     if (known.shape.dim != read.size()) continue;
     for (std::uint32_t token = 0; token < kTokens; ++token) {
       for (std::uint32_t head = 0; head < known.shape.heads; ++head) {
-        const auto row = known.row(token, head);
-        if (same_row(read, row, tolerance(row, known.form))) {
+        if (same_row(read, known.row(token, head), known.limit(token, head))) {
           return fmt::format(
               "what lies there is {} of token {}, head {}: component, block size or axis order is misstated",
               known.part, token, head);
@@ -84,7 +117,7 @@ Status compare(const Known& known, std::span<const float> read, std::span<const 
       const auto expected = known.row(token, head);
       const auto got =
           read.subspan((std::size_t{token} * known.shape.heads + head) * known.shape.dim, known.shape.dim);
-      if (same_row(got, expected, tolerance(expected, known.form))) continue;
+      if (same_row(got, expected, known.limit(token, head))) continue;
       return Error{
           Code::kIncompatible,
           fmt::format(
@@ -105,7 +138,9 @@ Result<Known> make_known(const kv::Descriptor& descriptor, const char* part, std
   for (std::size_t i = 0; i < components.size() && i < forms.size(); ++i) {
     if (components[i].name != part) continue;
     const Shape shape{components[i].heads, components[i].dim};
-    return Known{part, shape, known_rows(stream, shape), forms[i]};
+    Known known{part, shape, known_rows(stream, shape), {}};
+    known.limits = limits_of(known.rows, shape, forms[i]);
+    return known;
   }
   return Error{Code::kIncompatible, fmt::format("the descriptor has no component {}", part)};
 }

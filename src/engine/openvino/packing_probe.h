@@ -10,7 +10,7 @@ namespace isthmus::engine::openvino {
 
 // Writes known rows for 40 tokens (a block and a part of one, in unordered blocks) through layer 0's
 // attention operation and reads them through `descriptor`: bit-equal in a float format, within half a step of
-// the row's own scale otherwise. Errors: incompatible, naming the part and position and, if it's one of the
+// their own scale otherwise. Errors: incompatible, naming the part and position and, if it's one of the
 // known rows, whose row lies there instead; internal if the operation fails.
 Status probe_packing(const PagedModel& model, const kv::Descriptor& descriptor);
 

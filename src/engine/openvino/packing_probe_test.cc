@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -55,7 +57,7 @@ std::string refusal(const PagedModel& engine, const kv::Descriptor& lying) {
 }
 
 TEST(PackingProbe, PassesOnTheHonestEngine) {
-  for (const char* kv_type : {"f32", "u8"}) {
+  for (const char* kv_type : {"f32", "f16", "u8", "u8_channel", "u4"}) {
     const Status status = probe_packing(model(kv_type), descriptor(kv_type));
     EXPECT_TRUE(status.ok()) << kv_type << ": " << (status.ok() ? "" : status.error().detail);
   }
@@ -75,6 +77,19 @@ TEST(PackingProbe, CatchesAnotherBlockSize) {
 TEST(PackingProbe, CatchesAnotherFormat) {
   EXPECT_THAT(refusal(model("f32"), descriptor("f16")), HasSubstr("block size or format is misstated"));
   EXPECT_THAT(refusal(model("u8"), descriptor("f32")), HasSubstr("block size or format is misstated"));
+}
+
+TEST(PackingProbe, CatchesNibblesInTheOtherOrder) {
+  kv::Descriptor lying = with_layout(descriptor("u4"), "~dim%2", "dim%2");
+  for (kv::DecodeForm& form : lying.representation[0].forms) form.high_nibble_first = false;
+  EXPECT_THAT(refusal(model("u4"), lying), HasSubstr("no row that was stored"));
+}
+
+TEST(PackingProbe, CatchesScalesOfChannelsTakenForScalesOfTokens) {
+  EXPECT_THAT(refusal(model("u8_channel"), descriptor("u8")), HasSubstr("block size or format is misstated"));
+  // The same bytes, other granules: 32 slots' scales before 64 elements' codes.
+  kv::Descriptor lying = with_layout(descriptor("u8_channel"), "slot dim k:u8", "dim slot k:u8");
+  EXPECT_THAT(refusal(model("u8_channel"), lying), HasSubstr("no row that was stored"));
 }
 
 TEST(PackingProbe, CatchesScaleAndZeroPointSwapped) {
@@ -111,18 +126,63 @@ TEST(PackingProbe, CatchesKAndVSwapped) {
   }
 }
 
-// The engine's recipe "openvino.u8.by_token", by the plain formula: f32 scale, f32 zero point, codes.
-std::vector<std::byte> u8_row(std::span<const float> row) {
-  const auto [low, high] = std::minmax_element(row.begin(), row.end());
-  float scale = (*high - *low) / 255;
+// The engine's recipes by the plain formula. `levels` is 255 or 15.
+struct Affine {
+  float scale, zero, levels;
+
+  float code(float x) const {
+    return std::clamp(std::nearbyintf(std::fmaf(x, 1 / scale, zero)), 0.0f, levels);
+  }
+};
+
+Affine affine(float low, float high, float levels, bool by_channel) {
+  float scale = by_channel ? (high - low) * (1 / levels) : (high - low) / levels;
   if (scale == 0) scale = 1e-4f;
-  const float zero = -*low / scale;
-  std::vector<std::byte> bytes(8);
-  std::memcpy(bytes.data(), &scale, 4);
-  std::memcpy(bytes.data() + 4, &zero, 4);
-  for (const float x : row) {
-    const float code = std::clamp(std::nearbyintf(std::fmaf(x, 1 / scale, zero)), 0.0f, 255.0f);
-    bytes.push_back(static_cast<std::byte>(code));
+  return {scale, -low / scale, levels};
+}
+
+void append(std::vector<std::byte>& bytes, float value) {
+  const auto raw = std::bit_cast<std::array<std::byte, 4>>(value);
+  bytes.insert(bytes.end(), raw.begin(), raw.end());
+}
+
+// One row by token: f32 scale, f32 zero point, codes; of 4 bits, the first of two in the high nibble.
+std::vector<std::byte> token_row(std::span<const float> row, float levels) {
+  const auto [low, high] = std::minmax_element(row.begin(), row.end());
+  const Affine form = affine(*low, *high, levels, false);
+  std::vector<std::byte> bytes;
+  append(bytes, form.scale);
+  append(bytes, form.zero);
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    const auto code = static_cast<std::uint8_t>(form.code(row[i]));
+    if (levels > 15) {
+      bytes.push_back(std::byte{code});
+    } else if (i % 2 == 0) {
+      bytes.push_back(static_cast<std::byte>(code << 4));
+    } else {
+      bytes.back() |= std::byte{code};
+    }
+  }
+  return bytes;
+}
+
+// One head's K of a block by channel: scales, zero points, then the codes of each token.
+std::vector<std::byte> channel_block(const std::vector<std::span<const float>>& rows) {
+  const std::size_t dim = rows[0].size();
+  std::vector<Affine> forms;
+  for (std::size_t i = 0; i < dim; ++i) {
+    float low = rows[0][i], high = low;
+    for (const auto& row : rows) {
+      low = std::min(low, row[i]);
+      high = std::max(high, row[i]);
+    }
+    forms.push_back(affine(low, high, 255, true));
+  }
+  std::vector<std::byte> bytes;
+  for (const Affine& form : forms) append(bytes, form.scale);
+  for (const Affine& form : forms) append(bytes, form.zero);
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < dim; ++i) bytes.push_back(static_cast<std::byte>(forms[i].code(row[i])));
   }
   return bytes;
 }
@@ -140,33 +200,79 @@ std::vector<float> rows_of_all_sorts(std::uint32_t tokens, std::uint32_t heads, 
   return rows;
 }
 
-TEST(U8ByToken, EngineBytesEqualTheRecipeBitForBit) {
-  constexpr std::uint32_t kTokens = 50, kHeads = 3, kDim = 64;
-  const PagedModel& engine = model("u8");
-  ASSERT_EQ(engine.shape().key_width, kHeads * kDim);
-  const auto memory = *KvMemory::map({.layers = 1,
-                                      .blocks = 4,
-                                      .key_bytes = engine.shape().key_block_bytes,
-                                      .value_bytes = engine.shape().value_block_bytes});
-  std::vector<float> key = rows_of_all_sorts(kTokens, kHeads, kDim), value(key.rbegin(), key.rend());
-  ASSERT_TRUE(
-      engine
-          .write_attention(
-              {.tokens = kTokens, .key = key, .value = value, .blocks = {3, 1}, .memory = memory.get()})
-          .ok());
+// 50 rows of 3 heads that the engine has stored in blocks 3 and 1, and its bytes.
+struct Stored {
+  static constexpr std::uint32_t kTokens = 50, kHeads = 3, kDim = 64;
+
+  explicit Stored(const PagedModel& engine)
+      : memory(*KvMemory::map({.layers = 1,
+                               .blocks = 4,
+                               .key_bytes = engine.shape().key_block_bytes,
+                               .value_bytes = engine.shape().value_block_bytes})),
+        key(rows_of_all_sorts(kTokens, kHeads, kDim)),
+        value(key.rbegin(), key.rend()) {
+    EXPECT_EQ(engine.shape().key_width, kHeads * kDim);
+    const Status status = engine.write_attention(
+        {.tokens = kTokens, .key = key, .value = value, .blocks = {3, 1}, .memory = memory.get()});
+    EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.error().text());
+  }
+
+  static std::span<const float> row(const std::vector<float>& of, std::uint32_t token, std::uint32_t head) {
+    return std::span(of).subspan((std::size_t{token} * kHeads + head) * kDim, kDim);
+  }
+  // Rows that differ from the recipe, of those that `pool` has with `block_bytes` a block.
+  static std::size_t wrong_rows(const std::byte* pool, std::uint64_t block_bytes,
+                                const std::vector<float>& of, float levels) {
+    std::size_t wrong = 0;
+    for (std::uint32_t token = 0; token < kTokens; ++token) {
+      for (std::uint32_t head = 0; head < kHeads; ++head) {
+        const auto expected = token_row(row(of, token, head), levels);
+        const std::uint64_t block = token < 32 ? 3 : 1;
+        const std::byte* stored =
+            pool + block * block_bytes + (head * kBlockTokens + token % 32) * expected.size();
+        wrong += std::memcmp(stored, expected.data(), expected.size()) != 0;
+      }
+    }
+    return wrong;
+  }
+
+  std::unique_ptr<KvMemory> memory;
+  std::vector<float> key, value;
+};
+
+TEST(StoredBytes, EqualTheRecipeByTokenBitForBit) {
+  for (const auto& [kv_type, levels] : {std::pair{"u8", 255.0f}, {"u4", 15.0f}}) {
+    const PagedModel& engine = model(kv_type);
+    const Stored stored(engine);
+    EXPECT_EQ(stored.wrong_rows(stored.memory->key(0), engine.shape().key_block_bytes, stored.key, levels),
+              0u)
+        << kv_type;
+    EXPECT_EQ(
+        stored.wrong_rows(stored.memory->value(0), engine.shape().value_block_bytes, stored.value, levels),
+        0u)
+        << kv_type;
+  }
+}
+
+TEST(StoredBytes, EqualTheRecipeByChannelBitForBit) {
+  const PagedModel& engine = model("u8_channel");
+  const Stored stored(engine);
   std::size_t wrong = 0;
-  for (std::uint32_t token = 0; token < kTokens; ++token) {
-    for (std::uint32_t head = 0; head < kHeads; ++head) {
-      const std::uint64_t block = token < 32 ? 3 : 1;
-      const std::size_t at = ((block * kHeads + head) * kBlockTokens + token % 32) * (kDim + 8);
-      const std::size_t row = (std::size_t{token} * kHeads + head) * kDim;
-      const auto expected_k = u8_row(std::span(key).subspan(row, kDim));
-      const auto expected_v = u8_row(std::span(value).subspan(row, kDim));
-      wrong += std::memcmp(memory->key(0) + at, expected_k.data(), expected_k.size()) != 0;
-      wrong += std::memcmp(memory->value(0) + at, expected_v.data(), expected_v.size()) != 0;
+  for (const std::uint32_t first : {0u, 32u}) {
+    for (std::uint32_t head = 0; head < Stored::kHeads; ++head) {
+      std::vector<std::span<const float>> rows;
+      for (std::uint32_t token = first; token < std::min(first + 32, Stored::kTokens); ++token) {
+        rows.push_back(Stored::row(stored.key, token, head));
+      }
+      const auto expected = channel_block(rows);
+      const std::uint64_t bytes = engine.shape().key_block_bytes;
+      const std::byte* block = stored.memory->key(0) + (first == 0 ? 3 : 1) * bytes;
+      wrong += std::memcmp(block + head * bytes / Stored::kHeads, expected.data(), expected.size()) != 0;
     }
   }
-  EXPECT_EQ(wrong, 0u) << "of " << 2 * kTokens * kHeads << " rows";
+  EXPECT_EQ(wrong, 0u) << "of 6 runs of K";
+  EXPECT_EQ(stored.wrong_rows(stored.memory->value(0), engine.shape().value_block_bytes, stored.value, 255),
+            0u);
 }
 
 TEST(PagedModel, RefusesKvTypesByNameAndReason) {
@@ -175,9 +281,8 @@ TEST(PagedModel, RefusesKvTypesByNameAndReason) {
     EXPECT_EQ(refused.code(), Code::kUnsupported);
     return refused.ok() ? "loaded" : refused.error().detail;
   };
-  EXPECT_THAT(reason("u8_channel"), HasSubstr("requantises"));
-  EXPECT_THAT(reason("bf16"), HasSubstr("accuracy"));
-  EXPECT_THAT(reason("q8_0"), HasSubstr("isn't one of f32, f16, u8"));
+  EXPECT_THAT(reason("bf16"), HasSubstr("loses accuracy on GGUF graphs"));
+  EXPECT_THAT(reason("q8_0"), HasSubstr("isn't one of f32, f16, u8, u8_channel, u4"));
 }
 
 }  // namespace

@@ -12,12 +12,17 @@ namespace {
 
 class PoolExport : public ExportedKv {
  public:
-  PoolExport(std::shared_ptr<SequenceBlocks> blocks, kv::Binding binding, std::uint64_t bytes)
-      : blocks_(std::move(blocks)), binding_(std::move(binding)), bytes_(bytes) {
+  PoolExport(std::shared_ptr<SequenceBlocks> blocks, kv::Binding binding, std::uint64_t bytes,
+             bool is_unsettled)
+      : blocks_(std::move(blocks)), binding_(std::move(binding)), bytes_(bytes), is_unsettled_(is_unsettled) {
     blocks_->exports.fetch_add(1, std::memory_order_relaxed);
+    if (is_unsettled_) blocks_->unsettled_exports.fetch_add(1, std::memory_order_relaxed);
   }
   // Release: this thread's reads come before the engine's next use of the blocks.
-  ~PoolExport() override { blocks_->exports.fetch_sub(1, std::memory_order_release); }
+  ~PoolExport() override {
+    if (is_unsettled_) blocks_->unsettled_exports.fetch_sub(1, std::memory_order_release);
+    blocks_->exports.fetch_sub(1, std::memory_order_release);
+  }
 
   const kv::Binding& binding() const override { return binding_; }
   std::uint64_t bytes() const override { return bytes_; }
@@ -26,6 +31,7 @@ class PoolExport : public ExportedKv {
   std::shared_ptr<SequenceBlocks> blocks_;
   kv::Binding binding_;
   std::uint64_t bytes_;
+  bool is_unsettled_;
 };
 
 bool is_exported(const SequenceBlocks& blocks) {
@@ -117,6 +123,11 @@ Status OpenvinoEngine::check_item(const StepItem& item) {
     return Error{code, fmt::format("step: sequence {}: {}", item.sequence, why)};
   };
   if (sequence->bound) return refuse(Code::kInvalidArgument, "it is bound, and not adopted yet");
+  if (sequence->blocks->unsettled_exports.load(std::memory_order_acquire) > 0) {
+    return refuse(
+        Code::kInvalidArgument,
+        "its last block is exported, and appending would requantise it; wait until the export is gone");
+  }
   if (item.tokens.empty()) return refuse(Code::kInvalidArgument, "no tokens");
   if (item.logits > item.tokens.size()) {
     return refuse(Code::kInvalidArgument,
@@ -185,10 +196,14 @@ kv::Binding OpenvinoEngine::binding_of(const Sequence& sequence, kv::TokenRange 
   return binding;
 }
 
+// Rows are appended and never written again, but for K by channel.
+bool OpenvinoEngine::is_unsettled(const Sequence& sequence, kv::TokenRange range) const {
+  const std::uint64_t full = sequence.length - sequence.length % kBlockTokens;
+  return parts_.model->shape().rewrites_partial_blocks && range.end > full;
+}
+
 Result<std::unique_ptr<ExportedKv>> OpenvinoEngine::export_range(SequenceId sequence, kv::TokenRange range) {
   ISTHMUS_TRY(const Sequence* source, find(sequence));
-  // Rows are appended and never written again, in every KV type that this engine takes: all computed rows are
-  // stable.
   if (range.begin >= range.end || range.end > source->length) {
     return Error{Code::kInvalidArgument, fmt::format("export [{}, {}) of sequence {}, which has {} tokens",
                                                      range.begin, range.end, sequence, source->length)};
@@ -197,7 +212,8 @@ Result<std::unique_ptr<ExportedKv>> OpenvinoEngine::export_range(SequenceId sequ
     return Error{Code::kExhausted, fmt::format("sequence {} has too many exports", sequence)};
   }
   return std::unique_ptr<ExportedKv>(std::make_unique<PoolExport>(
-      source->blocks, binding_of(*source, range), range.size() * parts_.info.kv_bytes_per_token));
+      source->blocks, binding_of(*source, range), range.size() * parts_.info.kv_bytes_per_token,
+      is_unsettled(*source, range)));
 }
 
 Result<kv::Binding> OpenvinoEngine::bind(SequenceId sequence, kv::TokenRange range) {

@@ -26,6 +26,8 @@ struct SequenceBlocks {
   std::vector<std::uint32_t> blocks;
   std::shared_ptr<const KvMemory> memory;
   std::atomic<std::uint32_t> exports{0};
+  std::atomic<std::uint32_t> unsettled_exports{
+      0};  // Of those, with a block that the next append would change.
 };
 
 struct Sequence {
@@ -72,6 +74,8 @@ class OpenvinoEngine : public Engine, public KvSource, public KvSink {
   void reclaim();
   Status check_items(std::span<const StepItem> items);
   Status check_item(const StepItem& item);
+  // The last block of `range` isn't full, and the engine would requantise it in the next step.
+  bool is_unsettled(const Sequence& sequence, kv::TokenRange range) const;
   kv::Binding binding_of(const Sequence& sequence, kv::TokenRange range) const;
 
   EngineParts parts_;

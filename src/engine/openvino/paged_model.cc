@@ -7,35 +7,20 @@
 #include <exception>
 #include <filesystem>
 #include <openvino/openvino.hpp>
-#include <optional>
+#include <utility>
 
+#include "engine/openvino/cache_input.h"
 #include "engine/openvino/conversion.h"
+#include "engine/openvino/instruction_set.h"
 
 namespace isthmus::engine::openvino {
 namespace {
 
-Result<ov::element::Type> cache_type(const std::string& kv_type) {
-  if (kv_type == "f32") return ov::element::f32;
-  if (kv_type == "f16") return ov::element::f16;
-  if (kv_type == "u8") return ov::element::u8;
-  if (kv_type == "u8_channel") {
-    return Error{
-        Code::kUnsupported,
-        "KV type u8_channel: appending requantises a partial block, so its state is never stable; use u8"};
-  }
-  if (kv_type == "bf16") {
-    return Error{
-        Code::kUnsupported,
-        "KV type bf16 needs bf16 arithmetic, which loses accuracy on GGUF graphs; use f32, f16 or u8"};
-  }
-  return Error{Code::kUnsupported, fmt::format("KV type \"{}\" isn't one of f32, f16, u8", kv_type)};
-}
-
 // Every property that changes a bit of KV or logits is set here, none is left to the plugin's choice.
-ov::AnyMap properties(const PagedModelOptions& options, const ov::element::Type& cache) {
+ov::AnyMap properties(const PagedModelOptions& options, const KvType& type) {
   ov::AnyMap map{
       ov::hint::inference_precision(ov::element::f32),
-      ov::hint::kv_cache_precision(cache),
+      ov::hint::kv_cache_precision(type.element),
       // Off: activations of compressed weights would be rounded to 8 bits where the processor has such
       // products.
       ov::hint::dynamic_quantization_group_size(0),
@@ -45,50 +30,26 @@ ov::AnyMap properties(const PagedModelOptions& options, const ov::element::Type&
       // Workers of one host would pin themselves to the same cores.
       ov::hint::enable_cpu_pinning(false),
   };
-  if (cache == ov::element::u8) map.emplace("KEY_CACHE_QUANT_MODE", "BY_TOKEN");
+  if (type.is_quantised) map.emplace("KEY_CACHE_QUANT_MODE", type.key_by_channel ? "BY_CHANNEL" : "BY_TOKEN");
   return map;
 }
 
-// Elements that one head's row of `dim` values takes in storage: codes, and in u8 an f32 scale and zero
-// point.
-std::uint64_t stored_row(std::uint64_t dim, const ov::element::Type& cache) {
-  return cache == ov::element::u8 ? dim + 2 * sizeof(float) : dim;
-}
-
-struct CacheInput {
-  ov::element::Type type;
-  std::uint64_t heads = 0;
-  std::uint64_t row = 0;  // Stored elements.
-
-  std::uint64_t block_elements() const { return heads * kBlockTokens * row; }
-  std::uint64_t block_bytes() const { return block_elements() * type.size(); }
-  ov::Tensor tensor(std::byte* base, std::uint64_t blocks) const {
-    return {type, ov::Shape{blocks, heads, kBlockTokens, row}, base};
-  }
-};
-
-// What the plugin made of one cache input, against what was asked for.
-Result<CacheInput> read_cache_input(const ov::CompiledModel& model, const std::string& name,
-                                    std::uint64_t width, const ov::element::Type& cache) {
-  const auto& input = model.input(name);
-  const ov::PartialShape& shape = input.get_partial_shape();
-  const auto surprise = [&](const char* what) {
+// The settings that results depend on, as the plugin understood them.
+Status check_properties(const ov::CompiledModel& model, const KvType& type) {
+  const std::pair<const char*, std::string> expected[] = {
+      {ov::hint::inference_precision.name(), ov::element::Type(ov::element::f32).to_string()},
+      {ov::hint::dynamic_quantization_group_size.name(), "0"},
+      {ov::key_cache_precision.name(), type.element.to_string()},
+      {ov::value_cache_precision.name(), type.element.to_string()},
+      {ov::key_cache_group_size.name(), "0"},  // 0: a scale for the whole row.
+      {ov::value_cache_group_size.name(), "0"}};
+  for (const auto& [name, value] : expected) {
+    const auto found = model.get_property(name).as<std::string>();
+    if (found == value) continue;
     return Error{Code::kIncompatible,
-                 fmt::format("{} is {} {}: {}", name, input.get_element_type().get_type_name(),
-                             shape.to_string(), what)};
-  };
-  if (input.get_element_type() != cache) return surprise("another element type than asked for");
-  if (shape.size() != 4 || shape[1].is_dynamic() || shape[2].is_dynamic() || shape[3].is_dynamic()) {
-    return surprise("not [blocks, heads, slots, row]");
+                 fmt::format("the compiled model has {} = {}; {} was asked for", name, found, value)};
   }
-  if (shape[2].get_length() != kBlockTokens) return surprise("the block size isn't 32 tokens");
-  CacheInput result{cache, static_cast<std::uint64_t>(shape[1].get_length()),
-                    static_cast<std::uint64_t>(shape[3].get_length())};
-  if (result.heads == 0 || width % result.heads != 0 ||
-      stored_row(width / result.heads, cache) != result.row) {
-    return surprise(fmt::format("its rows don't hold {} elements of all heads", width).c_str());
-  }
-  return result;
+  return ok_status();
 }
 
 template <typename T>
@@ -103,19 +64,23 @@ std::string cache_name(const char* kind, std::uint32_t layer) {
 class OpenvinoModel : public PagedModel {
  public:
   static Result<std::unique_ptr<PagedModel>> create(const PagedModelOptions& options) {
-    ISTHMUS_TRY(const ov::element::Type cache, cache_type(options.kv_type));
+    ISTHMUS_TRY(const KvType type, find_kv_type(options.kv_type));
+    ISTHMUS_TRY(choose_instruction_set(options.instruction_set));
     ISTHMUS_TRY(PagedGraphs graphs, convert_gguf(options.gguf_path));
     auto model = std::make_unique<OpenvinoModel>();
-    model->properties_ = properties(options, cache);
+    model->properties_ = properties(options, type);
     model->version_ = ov::get_openvino_version().buildNumber;
     model->compiled_ = model->core_.compile_model(graphs.decoder, "CPU", model->properties_);
+    ISTHMUS_TRY(check_properties(model->compiled_, type));
+    ISTHMUS_TRY(check_instruction_set(options.instruction_set, *model->compiled_.get_runtime_model()));
     model->request_ = model->compiled_.create_infer_request();
     model->attention_ = graphs.attention;
     model->query_width_ = graphs.query_width;
 
-    ISTHMUS_TRY(model->key_, read_cache_input(model->compiled_, "key_cache.0", graphs.key_width, cache));
+    ISTHMUS_TRY(model->key_, read_cache_input(model->compiled_, "key_cache.0", graphs.key_width, type,
+                                              type.key_by_channel));
     ISTHMUS_TRY(model->value_,
-                read_cache_input(model->compiled_, "value_cache.0", graphs.value_width, cache));
+                read_cache_input(model->compiled_, "value_cache.0", graphs.value_width, type, false));
     const auto& logits = model->compiled_.output().get_partial_shape();
     if (logits.size() == 0 || logits[logits.size() - 1].is_dynamic()) {
       return Error{Code::kIncompatible, fmt::format("logits of shape {}", logits.to_string())};
@@ -125,7 +90,8 @@ class OpenvinoModel : public PagedModel {
                      .value_width = graphs.value_width,
                      .key_block_bytes = model->key_.block_bytes(),
                      .value_block_bytes = model->value_.block_bytes(),
-                     .vocabulary = static_cast<std::uint32_t>(logits[logits.size() - 1].get_length())};
+                     .vocabulary = static_cast<std::uint32_t>(logits[logits.size() - 1].get_length()),
+                     .rewrites_partial_blocks = type.key_by_channel};
     return std::unique_ptr<PagedModel>(std::move(model));
   }
 

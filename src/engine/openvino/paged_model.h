@@ -19,8 +19,9 @@ inline constexpr std::uint32_t kBlockTokens = 32;
 
 struct PagedModelOptions {
   std::string gguf_path;
-  std::string kv_type;  // "f32", "f16" or "u8" (by token).
+  std::string kv_type;  // "f32", "f16", "u8", "u8_channel", "u4".
   std::uint32_t threads = 1;
+  std::string instruction_set = "native";  // "avx512", "avx2".
 };
 
 // Of one token and layer, all heads; bytes include scales and zero points.
@@ -29,6 +30,8 @@ struct PagedModelShape {
   std::uint32_t key_width = 0, value_width = 0;              // Elements.
   std::uint64_t key_block_bytes = 0, value_block_bytes = 0;  // Of one block of one layer.
   std::uint32_t vocabulary = 0;
+  // K by channel: a step that appends to a partly filled block changes the codes of all its tokens.
+  bool rewrites_partial_blocks = false;
 };
 
 // One forward. T tokens of S sequences, in order; rows index the T tokens.
@@ -55,8 +58,9 @@ struct AttentionInput {
 class PagedModel {
  public:
   // Reads, converts and compiles (1-3 s for a 135M model).
-  // Errors: not_found (no such file), unsupported (KV type, or a file that can't be converted), incompatible
-  // (the compiled model isn't what was asked for).
+  // Errors: not_found (no such file), unsupported (KV type, instruction set, or a file that can't be
+  // converted), invalid_argument (no such instruction set), incompatible (the compiled model isn't what was
+  // asked for).
   static Result<std::unique_ptr<PagedModel>> load(const PagedModelOptions& options);
   virtual ~PagedModel() = default;
 

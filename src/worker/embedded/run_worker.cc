@@ -24,6 +24,10 @@ namespace {
 
 Result<std::unique_ptr<engine::Engine>> make_engine(const WorkerOptions& options) {
   if (options.engine == "llamacpp") {
+    if (options.isa != "native") {
+      return Error{Code::kUnsupported,
+                   fmt::format("llamacpp takes no instruction set but native, not {}", options.isa)};
+    }
     return engine::llamacpp::make_llamacpp({.model_path = options.model_path,
                                             .kv_type = options.kv_type.empty() ? "f16" : options.kv_type,
                                             .threads = options.threads,
@@ -35,7 +39,8 @@ Result<std::unique_ptr<engine::Engine>> make_engine(const WorkerOptions& options
                                             .kv_type = options.kv_type.empty() ? "u8" : options.kv_type,
                                             .threads = options.threads,
                                             .kv_tokens = options.kv_tokens,
-                                            .sequences_max = options.sequences_max});
+                                            .sequences_max = options.sequences_max,
+                                            .isa = options.isa});
   }
   return Error{Code::kInvalidArgument,
                fmt::format("engine '{}' isn't one of llamacpp, openvino", options.engine)};

@@ -18,6 +18,9 @@ struct WorkerOptions {
   std::string name;                          // Unique in the fleet; "" for engine and process id.
   std::string served_model;                  // As clients name it; "" for the fleet's only model.
   std::uint32_t threads = 1;
+  // Of the engine's arithmetic: "native", "avx512", "avx2", "portable"; refused by name where an engine
+  // can't.
+  std::string isa = "native";
   std::uint64_t kv_tokens = 16384;  // KV memory, of all sequences together.
   std::uint32_t sequences_max = 8;
   std::uint32_t request_timeout_s = 120;
