@@ -20,7 +20,6 @@
 # openvino::frontend::gguf      engine/openvino    Apache-2.0       reads GGUF; links openvino::runtime
 # GTest::gmock, GTest::gtest    tests              BSD-3-Clause     test framework (isthmus_test links it)
 # rapidcheck, rapidcheck_gtest  tests              BSD-2-Clause     property tests, <rapidcheck/gtest.h>
-# benchmark::benchmark (1.7)    benches            Apache-2.0       micro-benchmarks
 
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
@@ -40,7 +39,6 @@ find_package(hwy REQUIRED CONFIG)
 if(ISTHMUS_TESTS)
   find_package(GTest REQUIRED)
   find_package(rapidcheck REQUIRED)
-  find_package(benchmark REQUIRED)
 endif()
 
 # Debian's package configuration of prometheus-cpp asks for libcurl and civetweb, which its core does not use.

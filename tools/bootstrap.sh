@@ -20,7 +20,7 @@ packages=(
   python3 python3-venv
   libfmt-dev libspdlog-dev libxxhash-dev libssl-dev prometheus-cpp-dev libboost1.81-dev
   libprotobuf-dev protobuf-compiler libyaml-cpp-dev libcli11-dev libhwy-dev libzstd-dev
-  libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev
+  libgtest-dev libgmock-dev librapidcheck-dev
 )
 
 # llama.cpp: the copy inside llama-cpp-python's source distribution (MIT), at the commit below.

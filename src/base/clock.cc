@@ -6,10 +6,22 @@
 
 namespace isthmus {
 
-Instant now() {
+namespace {
+
+Duration reading(clockid_t clock) {
   timespec spec{};
-  clock_gettime(CLOCK_BOOTTIME, &spec);
-  return {std::chrono::seconds(spec.tv_sec) + std::chrono::nanoseconds(spec.tv_nsec)};
+  clock_gettime(clock, &spec);
+  return std::chrono::seconds(spec.tv_sec) + std::chrono::nanoseconds(spec.tv_nsec);
+}
+
+}  // namespace
+
+Instant now() {
+  return {reading(CLOCK_BOOTTIME)};
+}
+
+Duration thread_time() {
+  return reading(CLOCK_THREAD_CPUTIME_ID);
 }
 
 std::int64_t unix_seconds() {

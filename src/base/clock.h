@@ -11,6 +11,9 @@ namespace isthmus {
 // CLOCK_BOOTTIME: a lease must not outlive its grantor because this host slept.
 Instant now();
 
+// What the calling thread has used of the processors; differences tell what a piece of work cost.
+Duration thread_time();
+
 // Seconds since 1970 on the wall clock; for people and API fields only, never for deadlines.
 std::int64_t unix_seconds();
 

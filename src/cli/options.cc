@@ -29,6 +29,7 @@ constexpr const char* kExitCodes =
     "  3  cannot start: a file, port, model or child process isn't as needed\n"
     "  4  probe failed: an engine's KV isn't what its descriptor says; it refuses to serve\n"
     "  5  kv explain: the two storages may not share a state\n"
+    "  6  bench --check: a figure misses its bar, or a case failed\n"
     "\n"
     "isthmus COMMAND --help says more and gives examples.";
 
@@ -68,10 +69,23 @@ constexpr const char* kExplainExamples =
     "geometry\n"
     "  isthmus kv explain llamacpp:f16 openvino:u8 --model m.gguf --fleet fleet.yaml";
 
+constexpr const char* kBenchAbout =
+    "Measure the crossing, each figure beside a reference in the same run.\n"
+    "  handoff    two processes with real agents over loopback, digests and verification inside the time\n"
+    "  transform  packing, placing and reading back on one thread";
+
+constexpr const char* kBenchExamples =
+    "Examples:\n"
+    "  isthmus bench handoff\n"
+    "  isthmus bench handoff --case u8 --case empty --runs 15      some cases, more repetitions\n"
+    "  isthmus bench transform --size 64 --json                    one JSON object a line\n"
+    "  isthmus bench handoff --check                               exit code 6 if a bar is missed";
+
 // Texts as typed, before they are checked.
 struct Texts {
   std::string prefill = "llamacpp:f16", decode = "openvino:u8", listen = "127.0.0.1:8000";
   std::string up_policy = "bounded", explain_policy;
+  std::uint64_t bench_mib = 256;
 };
 
 void add_up(CLI::App& app, UpCommand& up, Texts& texts) {
@@ -184,6 +198,23 @@ void add_explain(CLI::App& app, ExplainCommand& explain, Texts& texts) {
   app.footer(kExplainExamples);
 }
 
+void add_bench(CLI::App& app, BenchCommand& bench, Texts& texts) {
+  app.add_option("WHAT", bench.what, "handoff or transform")
+      ->required()
+      ->check(CLI::IsMember({"handoff", "transform"}));
+  app.add_option("--size", texts.bench_mib, "Of the state that crosses, MiB")
+      ->check(CLI::Range(1, 8192))
+      ->capture_default_str();
+  app.add_option("--runs", bench.options.runs, "Repetitions; medians are told")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--case", bench.options.cases, "Only cases whose name contains this; may be repeated")
+      ->type_name("TEXT");
+  app.add_flag("--json", bench.json, "One JSON object a line");
+  app.add_flag("--check", bench.check, "Fail if a bar is missed");
+  app.footer(kBenchExamples);
+}
+
 Parsed usage_error(std::string_view command, std::string_view text) {
   return {{}, kExitUsage, fmt::format("isthmus {}: {}\nTry: isthmus {} --help\n", command, text, command)};
 }
@@ -242,6 +273,7 @@ Parsed parse(const std::vector<std::string>& arguments) {
   RouterCommand router;
   WorkerCommand worker;
   ExplainCommand explain;
+  BenchCommand bench;
   Texts texts;
   CLI::App* up_app =
       app.add_subcommand("up", "Start prefill worker, decode worker and router on this machine");
@@ -255,12 +287,18 @@ Parsed parse(const std::vector<std::string>& arguments) {
   CLI::App* explain_app =
       kv_app->add_subcommand("explain", "May two storages share a state, and what changes?");
   add_explain(*explain_app, explain, texts);
+  CLI::App* bench_app = app.add_subcommand("bench", kBenchAbout);
+  add_bench(*bench_app, bench, texts);
 
   Parsed parsed = parse_with(app, arguments);
   if (!parsed.text.empty() || parsed.exit_code != kExitOk) return parsed;
   if (up_app->parsed()) return checked_up(std::move(up), texts);
   if (router_app->parsed()) return checked_router(std::move(router), texts);
   if (worker_app->parsed()) return checked_worker(std::move(worker));
+  if (bench_app->parsed()) {
+    bench.options.size_bytes = texts.bench_mib << 20;
+    return {std::move(bench), kExitOk, ""};
+  }
   if (!texts.explain_policy.empty()) explain.exactness = kExactness.at(texts.explain_policy);
   return {std::move(explain), kExitOk, ""};
 }

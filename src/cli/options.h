@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "bench/bench.h"
 #include "kv/negotiate.h"
 #include "net/stream.h"
 #include "worker/embedded/run_worker.h"
@@ -20,6 +21,7 @@ inline constexpr int kExitUsage = 2;        // The command line is wrong.
 inline constexpr int kExitCannotStart = 3;  // A file, port, model or child process isn't as needed.
 inline constexpr int kExitProbeFailed = 4;  // An engine's KV isn't what its descriptor says.
 inline constexpr int kExitRejected = 5;     // `kv explain`: the two storages may not share a state.
+inline constexpr int kExitBarMissed = 6;    // `bench --check`: a figure misses its bar, or a case failed.
 
 // An engine and its KV type, as in "openvino:u8".
 struct EngineChoice {
@@ -53,8 +55,15 @@ struct ExplainCommand {
   std::uint32_t layers = 30, heads = 3, dim = 64;  // SmolLM2-135M.
 };
 
+struct BenchCommand {
+  std::string what;  // "handoff" or "transform".
+  bench::Options options;
+  bool json = false;   // One object a line instead of a table.
+  bool check = false;  // A missed bar is an error.
+};
+
 using WorkerCommand = worker::WorkerOptions;
-using Command = std::variant<UpCommand, RouterCommand, WorkerCommand, ExplainCommand>;
+using Command = std::variant<UpCommand, RouterCommand, WorkerCommand, ExplainCommand, BenchCommand>;
 
 struct Parsed {
   std::optional<Command> command;  // Nothing if all is said by `text`.

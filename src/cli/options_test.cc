@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cli/run.h"
+
 namespace isthmus::cli {
 namespace {
 
@@ -113,8 +115,38 @@ TEST(Options, RouterAndExplainTakeTheirOwn) {
   refused({"upp"});
 }
 
+TEST(Options, BenchMeasures256MiBSevenTimesByDefault) {
+  const auto bench = parsed<BenchCommand>({"bench", "handoff"});
+  EXPECT_EQ(bench.what, "handoff");
+  EXPECT_EQ(bench.options.size_bytes, std::uint64_t{256} << 20);
+  EXPECT_EQ(bench.options.runs, 7u);
+  EXPECT_TRUE(bench.options.cases.empty());
+  EXPECT_FALSE(bench.json || bench.check);
+}
+
+TEST(Options, BenchTakesSizeRunsCasesAndForms) {
+  const auto bench = parsed<BenchCommand>({"bench", "transform", "--size", "64", "--runs", "3", "--case",
+                                           "u8", "--case", "f32", "--json", "--check"});
+  EXPECT_EQ(bench.options.size_bytes, std::uint64_t{64} << 20);
+  EXPECT_EQ(bench.options.runs, 3u);
+  EXPECT_EQ(bench.options.cases, (std::vector<std::string>{"u8", "f32"}));
+  EXPECT_TRUE(bench.json && bench.check);
+  refused({"bench"});
+  refused({"bench", "router"});
+  refused({"bench", "handoff", "--runs", "0"});
+}
+
+TEST(Options, AMissedBarIsAnErrorOnlyWhereItIsChecked) {
+  bench::Record missed{.bench = "handoff", .name = "x", .unit = "GB/s"};
+  missed.failure = "peer lost";
+  EXPECT_EQ(bench_exit_code({missed}, false), kExitOk);
+  EXPECT_EQ(bench_exit_code({missed}, true), kExitBarMissed);
+  EXPECT_EQ(bench_exit_code({}, true), kExitOk);
+}
+
 TEST(Options, HelpHasExamplesEverywhereAndExitCodesAtTheTop) {
-  const std::vector<std::vector<std::string>> commands = {{"up"}, {"worker"}, {"router"}, {"kv", "explain"}};
+  const std::vector<std::vector<std::string>> commands = {
+      {"up"}, {"worker"}, {"router"}, {"kv", "explain"}, {"bench"}};
   for (std::vector<std::string> command : commands) {
     command.push_back("--help");
     const Parsed help = parse(command);

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/metrics.h"
+#include "bench/bench.h"
 #include "cli/explain.h"
 #include "cli/print.h"
 #include "cli/up.h"
@@ -101,7 +102,26 @@ int run_explain(const ExplainCommand& command) {
   return explanation->is_rejected ? kExitRejected : kExitOk;
 }
 
+// The table comes when all is measured; lines as they are.
+int run_bench(const BenchCommand& command) {
+  log::configure(log::Level::kWarn, "bench");
+  std::vector<bench::Record> records;
+  const bench::Sink sink{.record =
+                             [&](const bench::Record& record) {
+                               records.push_back(record);
+                               if (command.json) print_line(bench::to_json(record));
+                             },
+                         .progress = [](const std::string& text) { note_line(text); }};
+  (command.what == "handoff" ? bench::bench_handoff : bench::bench_transform)(command.options, sink);
+  if (!command.json) print(bench::to_table(records));
+  return bench_exit_code(records, command.check);
+}
+
 }  // namespace
+
+int bench_exit_code(const std::vector<bench::Record>& records, bool check) {
+  return check && bench::is_any_missed(records) ? kExitBarMissed : kExitOk;
+}
 
 int run_program(const std::vector<std::string>& arguments, const RunWorker& run_worker) {
   const Parsed parsed = parse(arguments);
@@ -116,6 +136,7 @@ int run_program(const std::vector<std::string>& arguments, const RunWorker& run_
   if (const auto* up = std::get_if<UpCommand>(&*parsed.command)) return run_up(*up);
   if (const auto* router = std::get_if<RouterCommand>(&*parsed.command)) return run_router(*router);
   if (const auto* worker = std::get_if<WorkerCommand>(&*parsed.command)) return run_worker(*worker);
+  if (const auto* bench = std::get_if<BenchCommand>(&*parsed.command)) return run_bench(*bench);
   return run_explain(std::get<ExplainCommand>(*parsed.command));
 }
 

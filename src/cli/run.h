@@ -16,4 +16,7 @@ using RunWorker = std::function<int(const WorkerCommand&)>;
 // The whole program: parses, runs, gives the exit code (options.h). Results go to stdout, all else to stderr.
 int run_program(const std::vector<std::string>& arguments, const RunWorker& run_worker);
 
+// Of `bench`: kExitBarMissed if `check` and a record is not ok.
+int bench_exit_code(const std::vector<bench::Record>& records, bool check);
+
 }  // namespace isthmus::cli

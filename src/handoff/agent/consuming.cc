@@ -211,6 +211,7 @@ void Shell::act(const PlaceChunk& action) {
   const std::span<const std::byte> body =
       incoming->staging.bytes().subspan(action.slot * incoming->slot_bytes, chunk.body_bytes);
   mover_->run(
+      place_busy_,
       [incoming, placing, body, &chunk] {
         if (digest64(body) != placing->header.body_checksum) {
           placing->status =
@@ -239,6 +240,7 @@ void Shell::act(const Verify& action) {
   count_stage("receive", incoming->verifying_at - incoming->ready_at);
   auto status = std::make_shared<Status>();
   mover_->run(
+      verify_busy_,
       [incoming, status, root = action.seal.tile_root] {
         transform::TileRoot sum;
         for (const transform::Chunk& chunk : incoming->plan->chunks()) {

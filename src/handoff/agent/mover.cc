@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "base/clock.h"
+
 namespace isthmus::handoff {
 
 Mover::~Mover() {
@@ -15,10 +17,10 @@ Mover::~Mover() {
   thread_.join();
 }
 
-void Mover::run(std::function<void()> work, std::function<void()> done) {
+void Mover::run(Counter busy, std::function<void()> work, std::function<void()> done) {
   {
     const std::lock_guard lock(mutex_);
-    jobs_.push_back({std::move(work), std::move(done)});
+    jobs_.push_back({busy, std::move(work), std::move(done)});
   }
   wake_.notify_one();
 }
@@ -33,7 +35,9 @@ void Mover::main() {
       job = std::move(jobs_.front());
       jobs_.pop_front();
     }
+    const Duration begin = thread_time();
     job.work();
+    job.busy.add(std::chrono::duration<double>(thread_time() - begin).count());
     poster_.post(std::move(job.done));
   }
 }

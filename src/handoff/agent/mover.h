@@ -9,6 +9,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/metrics.h"
 #include "net/loop.h"
 #include "net/poster.h"
 
@@ -21,11 +22,13 @@ class Mover {
   // Runs what is queued, then ends; completions that haven't run are dropped.
   ~Mover();
 
-  // Loop's thread. `done` runs on the loop's thread after `work` has run on the mover's.
-  void run(std::function<void()> work, std::function<void()> done);
+  // Loop's thread. `done` runs on the loop's thread after `work` has run on the mover's. The seconds that
+  // `work` took are added to `busy`.
+  void run(Counter busy, std::function<void()> work, std::function<void()> done);
 
  private:
   struct Job {
+    Counter busy;
     std::function<void()> work, done;
   };
   void main();

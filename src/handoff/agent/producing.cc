@@ -179,6 +179,7 @@ void Shell::start_packing(ChannelId channel, const SendChunk& send) {
   packing->status = take_buffer(packing->outgoing->plan->body_bytes_max(), packing->buffer);
   if (!packing->status.ok()) return poster_.post(finish);
   mover_->run(
+      pack_busy_,
       [packing, &chunk] {
         packing->status =
             packing->outgoing->packer.pack(chunk, packing->binding, packing->body(), packing->tiles);

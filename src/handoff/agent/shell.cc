@@ -46,6 +46,9 @@ Shell::Shell(net::Loop& loop, transport::Transport& transport, const kv::Descrip
       descriptor_digest_(descriptor.digest()),
       options_(std::move(options)),
       metrics_(metrics),
+      pack_busy_(busy("pack")),
+      place_busy_(busy("place")),
+      verify_busy_(busy("verify")),
       incarnation_(random_id()),
       started_(now()),
       ledger_(options_.capacity),
@@ -238,6 +241,11 @@ void Shell::count_stage(const char* stage, Duration took) {
                  {0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30},
                  {{"stage", stage}})
       .observe(std::chrono::duration<double>(took).count());
+}
+
+Counter Shell::busy(const char* stage) {
+  return metrics_.counter("isthmus_handoff_busy_seconds_total",
+                          "Processor time that the mover spent in each stage", {{"stage", stage}});
 }
 
 Result<std::unique_ptr<Agent>> make_agent(net::Loop& loop, transport::Transport& transport,

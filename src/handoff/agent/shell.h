@@ -160,6 +160,7 @@ class Shell final : public Agent {
 
   void count_end(const char* side, TerminalKind kind);
   void count_stage(const char* stage, Duration took);
+  Counter busy(const char* stage);
   void count_bytes(const char* side, const transform::Plan& plan, std::uint64_t bytes);
   LinkEvents link_events();
 
@@ -169,6 +170,7 @@ class Shell final : public Agent {
   Digest128 descriptor_digest_;
   AgentOptions options_;
   MetricsRegistry& metrics_;
+  Counter pack_busy_, place_busy_, verify_busy_;
   Id128 incarnation_;
   Instant started_;
   Ledger ledger_;

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Speed of the crossing, each figure beside a reference that was measured in the same run.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bench/record.h"
+
+namespace isthmus::bench {
+
+struct Options {
+  std::uint64_t size_bytes = std::uint64_t{256} << 20;  // Of the source's state.
+  std::uint32_t runs = 7;
+  std::vector<std::string> cases;  // Those whose name contains one of these; empty: all.
+};
+
+struct Sink {
+  std::function<void(const Record&)> record;         // Each when it is known.
+  std::function<void(const std::string&)> progress;  // What is being measured now.
+};
+
+// Two processes with real agents. Call before the process has threads. A case that fails gives a record that
+// says so.
+void bench_handoff(const Options& options, const Sink& sink);
+// Packing, placing and reading back on one thread.
+void bench_transform(const Options& options, const Sink& sink);
+
+// Names of the cases, in order.
+std::vector<std::string> handoff_cases();
+std::vector<std::string> transform_cases();
+
+}  // namespace isthmus::bench

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Descriptors and memory of synthetic states.
+#include "bench/synthetic.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/bytes.h"
+#include "kv/catalogue.h"
+#include "kv/layout.h"
+
+namespace isthmus::bench {
+
+Result<kv::Descriptor> describe(const std::string& storage, const Geometry& geometry) {
+  ISTHMUS_TRY(const kv::Storage* found, kv::find_storage(storage));
+  kv::Descriptor descriptor;
+  kv::Identity& identity = descriptor.identity;
+  identity.architecture = "llama";
+  identity.lineage = identity.config_digest = identity.tokenizer_digest = "00";
+  identity.position_scheme = "rope";
+  identity.rope_theta = 10000;
+  identity.rope_scaling = "none";
+  descriptor.weights_recipe = "gguf-f16";
+  descriptor.weights_digest = "00";
+  kv::LayerGroup group;
+  for (std::uint32_t layer = 0; layer < geometry.layers; ++layer) group.layers.push_back(layer);
+  for (const char* name : {"k", "v"}) {
+    group.components.push_back(
+        {.name = name, .heads = geometry.heads, .dim = geometry.dim, .value_transforms = {}});
+  }
+  ISTHMUS_TRY(kv::GroupRepresentation representation, kv::represent(*found, group));
+  descriptor.groups = {std::move(group)};
+  descriptor.representation = {std::move(representation)};
+  descriptor.partition = {{.rank = 0,
+                           .group = 0,
+                           .layer_begin = 0,
+                           .layer_end = geometry.layers,
+                           .head_begin = 0,
+                           .head_end = geometry.heads,
+                           .replica = 0}};
+  ISTHMUS_TRY(descriptor.validate());
+  return descriptor;
+}
+
+Result<std::uint64_t> bytes_per_token(const kv::Descriptor& descriptor) {
+  constexpr std::uint64_t kRows = 1024;
+  ISTHMUS_TRY(const kv::Layout layout, descriptor.layout(0, 0));
+  std::uint64_t bytes = 0;
+  for (const kv::RegionLayout& region : layout.regions()) {
+    bytes +=
+        layout.region_bytes(region.name, kRows) * (region.per_layer ? descriptor.groups[0].layers.size() : 1);
+  }
+  return bytes / kRows / std::max(1u, layout.extents().block_tokens);
+}
+
+Result<std::shared_ptr<SyntheticKv>> SyntheticKv::make(const kv::Descriptor& descriptor,
+                                                       std::uint64_t tokens) {
+  ISTHMUS_TRY(const kv::Layout layout, descriptor.layout(0, 0));
+  auto made = std::make_shared<SyntheticKv>();
+  kv::Binding& binding = made->binding_;
+  binding.valid = {0, tokens};
+  std::uint64_t open_extent = tokens;
+  if (const std::uint32_t block_tokens = layout.extents().block_tokens; block_tokens != 0) {
+    // Every second block of the table, then the others: neighbours in the sequence aren't neighbours in
+    // memory.
+    open_extent = (tokens + block_tokens - 1) / block_tokens;
+    for (std::uint64_t first = 0; first < 2; ++first) {
+      for (std::uint64_t block = first; block < open_extent; block += 2) {
+        binding.blocks.push_back(static_cast<std::uint32_t>(block));
+      }
+    }
+  }
+  for (const kv::RegionLayout& region : layout.regions()) {
+    const std::size_t layers = region.per_layer ? descriptor.groups[0].layers.size() : 1;
+    for (std::uint32_t layer = 0; layer < layers; ++layer) {
+      const std::uint64_t bytes = layout.region_bytes(region.name, open_extent);
+      ISTHMUS_TRY(device::HostBuffer memory, device::HostBuffer::allocate(bytes));
+      binding.memory.push_back({region.name, layer, memory.bytes().data(), bytes, open_extent});
+      made->memory_.push_back(std::move(memory));
+      made->bytes_ += bytes;
+    }
+  }
+  made->clear();
+  return made;
+}
+
+std::vector<std::span<std::byte>> SyntheticKv::regions() const {
+  std::vector<std::span<std::byte>> regions;
+  for (const device::HostBuffer& memory : memory_) regions.push_back(memory.bytes());
+  return regions;
+}
+
+void SyntheticKv::fill(std::uint64_t seed) {
+  // Sign and mantissa vary, the exponents of f16, bf16 and f32 stay in the middle of their range.
+  constexpr std::uint64_t kVaried = 0x8fff8fff8fff8fff, kFixed = 0x3000300030003000;
+  std::uint64_t state = seed * 0x9e3779b97f4a7c15 + 1;
+  for (const device::HostBuffer& memory : memory_) {
+    const std::span<std::byte> bytes = memory.bytes();
+    for (std::size_t at = 0; at + sizeof(state) <= bytes.size(); at += sizeof(state)) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      store_le(bytes.subspan(at), ((state ^ state >> 33) & kVaried) | kFixed);
+    }
+  }
+}
+
+void SyntheticKv::clear() {
+  for (const device::HostBuffer& memory : memory_)
+    std::memset(memory.bytes().data(), 0, memory.bytes().size());
+}
+
+}  // namespace isthmus::bench
