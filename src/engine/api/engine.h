@@ -49,6 +49,9 @@ struct EngineUsage {
   std::uint32_t sequences = 0;        // Open now.
   std::uint64_t kv_bytes_used = 0;    // Of kv_bytes_total, by open sequences.
   std::uint64_t kv_bytes_total = 0;
+  // Beside kv_bytes_total: what is bound in memory of its own and not adopted yet. At most one binding a
+  // sequence, none larger than the sequence's share of the pool and its bookkeeping.
+  std::uint64_t kv_bytes_staged = 0;
   std::uint64_t blocks_used = 0, blocks_total = 0;  // 0 if the engine has no blocks.
 };
 

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <string_view>
@@ -26,9 +27,16 @@ void forward_log(ggml_log_level level, const char* text, void* /*context*/) {
   }
 }
 
+// Put into the environment once and changed in place: the list of variables itself, which other threads may
+// be reading, stays as it is. Only llama.cpp looks at the value, within make_context().
+char rotation_setting[] = "LLAMA_ATTN_ROT_DISABLE=0";
+char& rotation_disabled = rotation_setting[sizeof(rotation_setting) - 2];
+std::mutex rotation_mutex;
+
 void start_once() {
   static std::once_flag started;
   std::call_once(started, [] {
+    putenv(rotation_setting);
     llama_log_set(forward_log, nullptr);
     llama_backend_init();
   });
@@ -36,11 +44,12 @@ void start_once() {
 
 }  // namespace
 
-Result<ModelPointer> load_model(const std::string& path, bool vocabulary_only) {
+Result<ModelPointer> load_model(const std::string& path, bool vocabulary_only, bool repack) {
   start_once();
   llama_model_params params = llama_model_default_params();
   params.vocab_only = vocabulary_only;
   params.n_gpu_layers = 0;
+  params.use_extra_bufts = repack;
   try {
     ModelPointer model(llama_model_load_from_file(path.c_str(), params));
     if (model != nullptr) return model;
@@ -49,6 +58,20 @@ Result<ModelPointer> load_model(const std::string& path, bool vocabulary_only) {
   } catch (const std::exception& error) {
     return Error{Code::kMalformed, fmt::format("llama.cpp cannot load {}: {}", path, error.what())};
   }
+}
+
+Result<ContextPointer> make_context(llama_model* model, const llama_context_params& params, bool rotate) {
+  const std::scoped_lock lock(rotation_mutex);
+  rotation_disabled = rotate ? '0' : '1';
+  try {
+    ContextPointer context(llama_init_from_model(model, params));
+    if (context != nullptr) return context;
+  } catch (const std::exception& error) {
+    return Error{Code::kExhausted, fmt::format("llamacpp: no context: {}", error.what())};
+  }
+  return Error{
+      Code::kExhausted,
+      fmt::format("llamacpp: no context for {} tokens; llama.cpp's log lines say why", params.n_ctx)};
 }
 
 }  // namespace isthmus::engine::llamacpp

@@ -2,7 +2,9 @@
 //   u32 magic | i32 sequence | u32 streams | u32 cells
 //   a cell:  i32 position | u32 owners = 1 | i32 sequence
 //   u32 v_transposed | u32 layers
-//   a layer: i32 type | u64 row_bytes | cells rows of K        then, for all layers again, V
+//   a layer: i32 type | u64 row_bytes | cells rows of K
+//   a layer: i32 type | u64 row_bytes | cells rows of V                                     not transposed
+//            i32 type | u32 element_bytes | u32 columns | columns of cells elements of V    transposed
 #include "engine/llamacpp/sequence_state.h"
 
 #include <fmt/format.h>
@@ -16,7 +18,8 @@ namespace isthmus::engine::llamacpp {
 namespace {
 
 constexpr std::uint32_t kMagic = 0xaf143cd8;
-constexpr std::size_t kCellBytes = 12;
+constexpr std::size_t kHeadBytes = 16, kCellBytes = 12, kCountsBytes = 8;
+constexpr std::size_t kPlaneHeadBytes = 12;  // The same for all kinds of planes.
 
 Error unexpected(std::string_view what, std::size_t at, std::string_view detail) {
   return {Code::kIncompatible, fmt::format("llama.cpp sequence state: {} at byte {}: {}", what, at, detail)};
@@ -56,8 +59,25 @@ class Reader {
   std::size_t at_ = 0;
 };
 
+class Writer {
+ public:
+  explicit Writer(std::span<std::byte> bytes) : bytes_(bytes) {}
+
+  std::size_t left() const { return bytes_.size(); }
+  void skip(std::uint64_t size) { bytes_ = bytes_.subspan(size); }
+
+  template <typename T>
+  void number(T value) {
+    store_le(bytes_, value);
+    skip(sizeof(T));
+  }
+
+ private:
+  std::span<std::byte> bytes_;
+};
+
 Result<std::vector<std::int32_t>> read_cells(Reader& reader, const StateShape& shape) {
-  const auto cells = static_cast<std::uint32_t>(shape.position_end - shape.position_begin);
+  const std::uint32_t cells = shape.cells();
   ISTHMUS_TRY(reader.expect("cell count", cells));
   std::vector<std::int32_t> positions;
   std::vector<bool> seen(cells, false);
@@ -82,36 +102,43 @@ Result<std::vector<std::int32_t>> read_cells(Reader& reader, const StateShape& s
 
 Result<std::vector<std::span<const std::byte>>> read_planes(Reader& reader, const StateShape& shape,
                                                             bool keys) {
-  const auto cells = static_cast<std::uint64_t>(shape.position_end - shape.position_begin);
   const std::uint64_t row_bytes = keys ? shape.k_row_bytes : shape.v_row_bytes;
   std::vector<std::span<const std::byte>> planes;
   for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
     const std::string plane = fmt::format("layer {} {}", layer, keys ? "K" : "V");
     ISTHMUS_TRY(reader.expect(plane + " type", keys ? shape.k_type : shape.v_type));
-    ISTHMUS_TRY(reader.expect(plane + " row bytes", row_bytes));
-    ISTHMUS_TRY(const auto rows, reader.take(cells * row_bytes, plane + " rows"));
+    if (!keys && shape.v_columns != 0) {
+      ISTHMUS_TRY(reader.expect(plane + " element bytes", shape.v_element_bytes()));
+      ISTHMUS_TRY(reader.expect(plane + " columns", shape.v_columns));
+    } else {
+      ISTHMUS_TRY(reader.expect(plane + " row bytes", row_bytes));
+    }
+    ISTHMUS_TRY(const auto rows, reader.take(shape.cells() * row_bytes, plane + " rows"));
     planes.push_back(rows);
   }
   return planes;
 }
 
+void check_shape(const StateShape& shape) {
+  ISTHMUS_CHECK(shape.position_begin >= 0 && shape.position_begin < shape.position_end);
+  ISTHMUS_CHECK(shape.v_columns == 0 || shape.v_row_bytes % shape.v_columns == 0);
+}
+
 }  // namespace
 
 Result<SequenceState> parse_sequence_state(std::span<const std::byte> bytes, const StateShape& shape) {
-  ISTHMUS_CHECK(shape.position_begin >= 0 && shape.position_begin < shape.position_end);
+  check_shape(shape);
   Reader reader(bytes);
   ISTHMUS_TRY(reader.expect("magic", kMagic));
   ISTHMUS_TRY(reader.expect("sequence", shape.sequence));
   ISTHMUS_TRY(reader.expect<std::uint32_t>("stream count", 1));
   SequenceState state;
-  if (reader.left() / kCellBytes < static_cast<std::size_t>(shape.position_end - shape.position_begin)) {
-    return unexpected(
-        "cells", reader.at(),
-        fmt::format("{} bytes left for {} cells", reader.left(), shape.position_end - shape.position_begin));
+  if (reader.left() / kCellBytes < shape.cells()) {
+    return unexpected("cells", reader.at(),
+                      fmt::format("{} bytes left for {} cells", reader.left(), shape.cells()));
   }
   ISTHMUS_TRY(state.positions, read_cells(reader, shape));
-  // 1: V lies by column, as it does without flash attention; this adapter runs with it.
-  ISTHMUS_TRY(reader.expect<std::uint32_t>("v_trans", 0));
+  ISTHMUS_TRY(reader.expect<std::uint32_t>("v_trans", shape.v_columns == 0 ? 0 : 1));
   ISTHMUS_TRY(reader.expect("layer count", shape.layers));
   ISTHMUS_TRY(state.k, read_planes(reader, shape, true));
   ISTHMUS_TRY(state.v, read_planes(reader, shape, false));
@@ -119,6 +146,44 @@ Result<SequenceState> parse_sequence_state(std::span<const std::byte> bytes, con
     return unexpected("end", reader.at(), fmt::format("{} bytes follow the last plane", reader.left()));
   }
   return state;
+}
+
+std::uint64_t sequence_state_bytes(const StateShape& shape) {
+  check_shape(shape);
+  const std::uint64_t of_cell = kCellBytes + shape.layers * (shape.k_row_bytes + shape.v_row_bytes);
+  return kHeadBytes + kCountsBytes + shape.layers * 2 * kPlaneHeadBytes + shape.cells() * of_cell;
+}
+
+void format_sequence_state(std::span<std::byte> bytes, const StateShape& shape) {
+  ISTHMUS_CHECK(bytes.size() == sequence_state_bytes(shape));
+  Writer writer(bytes);
+  writer.number(kMagic);
+  writer.number(shape.sequence);
+  writer.number(std::uint32_t{1});
+  writer.number(shape.cells());
+  for (std::int32_t position = shape.position_begin; position < shape.position_end; ++position) {
+    writer.number(position);
+    writer.number(std::uint32_t{1});
+    writer.number(shape.sequence);
+  }
+  writer.number(std::uint32_t{shape.v_columns == 0 ? 0U : 1U});
+  writer.number(shape.layers);
+  for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
+    writer.number(shape.k_type);
+    writer.number(shape.k_row_bytes);
+    writer.skip(shape.cells() * shape.k_row_bytes);
+  }
+  for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
+    writer.number(shape.v_type);
+    if (shape.v_columns != 0) {
+      writer.number(shape.v_element_bytes());
+      writer.number(shape.v_columns);
+    } else {
+      writer.number(shape.v_row_bytes);
+    }
+    writer.skip(shape.cells() * shape.v_row_bytes);
+  }
+  ISTHMUS_CHECK(writer.left() == 0);
 }
 
 }  // namespace isthmus::engine::llamacpp

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parser of state bytes against a hand-written writer: nothing unexpected passes.
+// The parser of state bytes against a hand-written writer: nothing unexpected passes. The same bytes out and
+// in.
 #include "engine/llamacpp/sequence_state.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -11,6 +13,8 @@
 
 #include "base/bytes.h"
 #include "engine/llamacpp/exported_state.h"
+#include "engine/llamacpp/finite.h"
+#include "engine/llamacpp/incoming_state.h"
 
 namespace isthmus::engine::llamacpp {
 namespace {
@@ -24,6 +28,17 @@ constexpr StateShape kShape{.sequence = 4,
                             .position_begin = 10,
                             .position_end = 13};
 
+// V in two columns of elements of two bytes.
+StateShape transposed() {
+  StateShape shape = kShape;
+  shape.v_columns = 2;
+  return shape;
+}
+
+std::byte mark(int position, int layer, bool key, int column = 0) {
+  return static_cast<std::byte>(position * 8 + column * 4 + layer * 2 + (key ? 0 : 1));
+}
+
 struct Written {
   std::vector<std::byte> bytes;
   std::vector<std::pair<std::string, std::size_t>> fields;  // Name and place of each number.
@@ -36,7 +51,7 @@ struct Written {
   }
 };
 
-Written write(const std::vector<std::int32_t>& positions) {
+Written write(const std::vector<std::int32_t>& positions, bool v_transposed = false) {
   Written out;
   out.put<std::uint32_t>("magic", 0xaf143cd8);
   out.put<std::int32_t>("sequence", 4);
@@ -47,21 +62,33 @@ Written write(const std::vector<std::int32_t>& positions) {
     out.put<std::uint32_t>("owners of a cell", 1);
     out.put<std::int32_t>("sequence of a cell", 4);
   }
-  out.put<std::uint32_t>("v_trans", 0);
+  out.put<std::uint32_t>("v_trans", v_transposed ? 1 : 0);
   out.put<std::uint32_t>("layer count", 2);
   for (const bool keys : {true, false}) {
     for (int layer = 0; layer < 2; ++layer) {
       const std::string plane = "layer " + std::to_string(layer) + (keys ? " K" : " V");
-      const std::uint64_t row = keys ? 6 : 4;
       out.put<std::int32_t>(plane + " type", 1);
-      out.put<std::uint64_t>(plane + " row bytes", row);
-      for (const std::int32_t position : positions) {
-        out.bytes.insert(out.bytes.end(), row,
-                         static_cast<std::byte>(position * 10 + layer * 2 + (keys ? 0 : 1)));
+      if (!keys && v_transposed) {
+        out.put<std::uint32_t>(plane + " element bytes", 2);
+        out.put<std::uint32_t>(plane + " columns", 2);
+      } else {
+        out.put<std::uint64_t>(plane + " row bytes", keys ? 6 : 4);
+      }
+      const int columns = !keys && v_transposed ? 2 : 1;
+      for (int column = 0; column < columns; ++column) {
+        for (const std::int32_t position : positions) {
+          out.bytes.insert(out.bytes.end(), (keys ? 6 : 4) / columns, mark(position, layer, keys, column));
+        }
       }
     }
   }
   return out;
+}
+
+StateBuffer buffer_of(const std::vector<std::byte>& bytes) {
+  StateBuffer buffer = StateBuffer::allocate(bytes.size()).value();
+  std::copy(bytes.begin(), bytes.end(), buffer.bytes().begin());
+  return buffer;
 }
 
 TEST(SequenceState, AWellFormedStateIsReadInFull) {
@@ -72,31 +99,45 @@ TEST(SequenceState, AWellFormedStateIsReadInFull) {
   ASSERT_EQ(state->k.size(), 2u);
   EXPECT_EQ(state->k[1].size(), 18u);
   EXPECT_EQ(state->v[1].size(), 12u);
-  EXPECT_EQ(state->v[1][4], static_cast<std::byte>(11 * 10 + 3));
+  EXPECT_EQ(state->v[1][4], mark(11, 1, false));
+}
+
+TEST(SequenceState, TransposedValuesLieByColumn) {
+  const Written written = write({10, 11, 12}, true);
+  const auto state = parse_sequence_state(written.bytes, transposed());
+  ASSERT_TRUE(state.ok()) << state.error().text();
+  ASSERT_EQ(state->v[1].size(), 12u);
+  EXPECT_EQ(state->v[1][4], mark(12, 1, false, 0));
+  EXPECT_EQ(state->v[1][6], mark(10, 1, false, 1));
 }
 
 TEST(SequenceState, EveryFieldThatIsOffIsNamed) {
-  const Written written = write({10, 11, 12});
-  for (const auto& [name, place] : written.fields) {
-    std::vector<std::byte> bytes = written.bytes;
-    bytes[place + 1] ^= std::byte{0x40};
-    const auto state = parse_sequence_state(bytes, kShape);
-    ASSERT_FALSE(state.ok()) << name;
-    EXPECT_EQ(state.code(), Code::kIncompatible);
-    EXPECT_NE(state.error().detail.find(name + " at byte " + std::to_string(place)), std::string::npos)
-        << name << ": " << state.error().detail;
+  for (const bool v_transposed : {false, true}) {
+    const Written written = write({10, 11, 12}, v_transposed);
+    for (const auto& [name, place] : written.fields) {
+      std::vector<std::byte> bytes = written.bytes;
+      bytes[place + 1] ^= std::byte{0x40};
+      const auto state = parse_sequence_state(bytes, v_transposed ? transposed() : kShape);
+      ASSERT_FALSE(state.ok()) << name;
+      EXPECT_EQ(state.code(), Code::kIncompatible);
+      EXPECT_NE(state.error().detail.find(name + " at byte " + std::to_string(place)), std::string::npos)
+          << name << ": " << state.error().detail;
+    }
   }
 }
 
 TEST(SequenceState, EveryTruncationAndAnyTailIsRefused) {
-  const Written written = write({10, 11, 12});
-  for (std::size_t size = 0; size < written.bytes.size(); ++size) {
-    EXPECT_EQ(parse_sequence_state(std::span(written.bytes).first(size), kShape).code(), Code::kIncompatible)
-        << size;
+  for (const bool v_transposed : {false, true}) {
+    const StateShape shape = v_transposed ? transposed() : kShape;
+    const Written written = write({10, 11, 12}, v_transposed);
+    for (std::size_t size = 0; size < written.bytes.size(); ++size) {
+      EXPECT_EQ(parse_sequence_state(std::span(written.bytes).first(size), shape).code(), Code::kIncompatible)
+          << size;
+    }
+    std::vector<std::byte> longer = written.bytes;
+    longer.push_back(std::byte{0});
+    EXPECT_EQ(parse_sequence_state(longer, shape).code(), Code::kIncompatible);
   }
-  std::vector<std::byte> longer = written.bytes;
-  longer.push_back(std::byte{0});
-  EXPECT_EQ(parse_sequence_state(longer, kShape).code(), Code::kIncompatible);
 }
 
 TEST(SequenceState, APositionTwiceIsRefused) {
@@ -105,37 +146,153 @@ TEST(SequenceState, APositionTwiceIsRefused) {
   EXPECT_NE(state.error().detail.find("12 stands twice"), std::string::npos) << state.error().detail;
 }
 
-TEST(SequenceState, TransposedValuesAreRefused) {
-  Written written = write({10, 11, 12});
-  for (const auto& [name, place] : written.fields) {
-    if (name == "v_trans") written.bytes[place] = std::byte{1};
+TEST(SequenceState, ValuesInTheOtherOrderAreRefused) {
+  for (const bool v_transposed : {false, true}) {
+    const auto state =
+        parse_sequence_state(write({10, 11, 12}, !v_transposed).bytes, v_transposed ? transposed() : kShape);
+    ASSERT_FALSE(state.ok());
+    EXPECT_NE(state.error().detail.find("v_trans"), std::string::npos);
   }
-  const auto state = parse_sequence_state(written.bytes, kShape);
-  ASSERT_FALSE(state.ok());
-  EXPECT_NE(state.error().detail.find("v_trans"), std::string::npos);
+}
+
+TEST(SequenceState, WhatIsFormattedIsWhatLlamaWrites) {
+  for (const bool v_transposed : {false, true}) {
+    const StateShape shape = v_transposed ? transposed() : kShape;
+    const Written written = write({10, 11, 12}, v_transposed);
+    ASSERT_EQ(sequence_state_bytes(shape), written.bytes.size());
+    // Planes are left alone: what stood there is there still.
+    std::vector<std::byte> formatted = written.bytes;
+    for (const auto& [name, place] : written.fields) formatted[place] = std::byte{0xee};
+    format_sequence_state(formatted, shape);
+    EXPECT_EQ(formatted, written.bytes);
+  }
 }
 
 TEST(ExportedState, RowsComeInOrderOfPositionWhateverTheCells) {
-  for (const auto& positions : {std::vector<std::int32_t>{10, 11, 12}, {12, 10, 11}}) {
-    const Written written = write(positions);
-    auto buffer = std::make_unique<std::byte[]>(written.bytes.size());
-    std::copy(written.bytes.begin(), written.bytes.end(), buffer.get());
-    const auto exported = export_state(std::move(buffer), written.bytes.size(), kShape);
-    ASSERT_TRUE(exported.ok()) << exported.error().text();
-    const kv::Binding& binding = (*exported)->binding();
-    EXPECT_EQ(binding.first_position, 10u);
-    ASSERT_EQ(binding.memory.size(), 4u);
-    for (const kv::RegionMemory& memory : binding.memory) {
-      const std::size_t row = memory.region == "K" ? 6 : 4;
-      ASSERT_EQ(memory.bytes, 3 * row);
-      EXPECT_EQ(memory.open_extent, 3u);
-      for (std::size_t i = 0; i < 3; ++i) {
-        const int expected = static_cast<int>(10 + i) * 10 + static_cast<int>(memory.layer) * 2 +
-                             (memory.region == "K" ? 0 : 1);
-        EXPECT_EQ(std::to_integer<int>(memory.base[i * row]), expected)
-            << memory.region << memory.layer << " " << i;
+  for (const bool v_transposed : {false, true}) {
+    for (const auto& positions : {std::vector<std::int32_t>{10, 11, 12}, {12, 10, 11}}) {
+      const auto exported =
+          export_state(buffer_of(write(positions, v_transposed).bytes), v_transposed ? transposed() : kShape);
+      ASSERT_TRUE(exported.ok()) << exported.error().text();
+      const kv::Binding& binding = (*exported)->binding();
+      EXPECT_EQ(binding.first_position, 10u);
+      ASSERT_EQ(binding.memory.size(), 4u);
+      for (const kv::RegionMemory& memory : binding.memory) {
+        const bool key = memory.region == "K";
+        const std::size_t columns = !key && v_transposed ? 2 : 1, unit = (key ? 6 : 4) / columns;
+        ASSERT_EQ(memory.bytes, 3 * columns * unit);
+        EXPECT_EQ(memory.open_extent, 3u);
+        for (std::size_t i = 0; i < 3 * columns; ++i) {
+          const auto expected = mark(static_cast<int>(10 + i % 3), static_cast<int>(memory.layer), key,
+                                     static_cast<int>(i / 3));
+          EXPECT_EQ(memory.base[i * unit], expected) << memory.region << memory.layer << " " << i;
+        }
       }
     }
+  }
+}
+
+// The state of write({0, 1, 2}), as others would write it into a bound sequence.
+IncomingState incoming(StateShape shape) {
+  shape.position_begin = 0;
+  shape.position_end = 3;
+  IncomingState state = IncomingState::make(shape).value();
+  for (const kv::RegionMemory& memory : state.binding().memory) {
+    std::fill_n(memory.base, memory.bytes, std::byte{0x11});
+  }
+  return state;
+}
+
+TEST(IncomingState, PlanesThatAreWrittenMakeAWholeState) {
+  for (const StateShape& shape : {kShape, transposed()}) {
+    IncomingState state = incoming(shape);
+    EXPECT_EQ(state.binding().valid, (kv::TokenRange{0, 3}));
+    const auto bytes = state.finish(3);
+    ASSERT_TRUE(bytes.ok()) << bytes.error().text();
+    StateShape filled = shape;
+    filled.position_begin = 0;
+    filled.position_end = 3;
+    const auto parsed = parse_sequence_state(*bytes, filled);
+    ASSERT_TRUE(parsed.ok());
+    EXPECT_EQ(std::ranges::count(parsed->k[1], std::byte{0x11}), 18);
+    EXPECT_EQ(parsed->k[1].data(), state.binding().memory[2].base);
+    EXPECT_EQ(std::ranges::count(parsed->v[1], std::byte{0x11}), 12);
+  }
+}
+
+TEST(IncomingState, RowsBehindTheEndAreCleared) {
+  for (const StateShape& shape : {kShape, transposed()}) {
+    IncomingState state = incoming(shape);
+    ASSERT_TRUE(state.finish(2).ok());
+    for (const kv::RegionMemory& memory : state.binding().memory) {
+      const bool key = memory.region == "K";
+      const std::size_t columns = !key && shape.v_columns != 0 ? 2 : 1, unit = (key ? 6 : 4) / columns;
+      for (std::size_t i = 0; i < memory.bytes; ++i) {
+        EXPECT_EQ(memory.base[i], i / unit % 3 < 2 ? std::byte{0x11} : std::byte{0}) << memory.region << i;
+      }
+    }
+  }
+}
+
+TEST(IncomingState, AByteChangedBesideThePlanesIsSeen) {
+  for (const StateShape& shape : {kShape, transposed()}) {
+    const std::size_t size = incoming(shape).bytes();
+    std::size_t seen = 0;
+    for (std::size_t at = 0; at < size; ++at) {
+      IncomingState state = incoming(shape);
+      // Planes lie in one buffer; its first byte is found from the state that finish() gives.
+      auto* bytes = const_cast<std::byte*>(state.finish(3).value().data());
+      bytes[at] ^= std::byte{1};
+      if (state.finish(3).code() == Code::kCorrupt) ++seen;
+    }
+    EXPECT_EQ(seen, size - 2 * (18 + 12));
+  }
+}
+
+TEST(IncomingState, CellsInAnotherOrderAreSeen) {
+  IncomingState state = incoming(kShape);
+  auto* bytes = const_cast<std::byte*>(state.finish(3).value().data());
+  std::swap(bytes[16], bytes[28]);  // Positions of the first two cells.
+  const auto finished = state.finish(3);
+  ASSERT_EQ(finished.code(), Code::kCorrupt);
+  EXPECT_NE(finished.error().detail.find("cell order"), std::string::npos);
+}
+
+TEST(IncomingState, ANumberThatIsNotFiniteIsNamed) {
+  IncomingState state = incoming(kShape);
+  store_le(std::span(state.binding().memory[3].base + 10, 2), std::uint16_t{0xfc00});
+  const auto finished = state.finish(3);
+  ASSERT_EQ(finished.code(), Code::kCorrupt);
+  EXPECT_NE(finished.error().detail.find("V of layer 1 holds a number that isn't finite"), std::string::npos)
+      << finished.error().detail;
+  EXPECT_TRUE(state.finish(2).ok()) << "a row that isn't adopted counts";
+}
+
+// ggml's numbers of its types.
+constexpr std::int32_t kGgmlF32 = 0, kGgmlF16 = 1, kGgmlQ4 = 2, kGgmlQ8 = 8, kGgmlBf16 = 30;
+
+TEST(Finite, InfinitiesAndNansOfEveryTypeAreSeenAndTheirNeighboursAreNot) {
+  struct Case {
+    std::int32_t type;
+    std::size_t stride, width;
+    std::vector<std::uint32_t> finite, others;
+  };
+  for (const Case& c : {Case{kGgmlF32, 4, 4, {0x7f7fffff, 0xff7fffff, 1}, {0x7f800000, 0xffc00001}},
+                        Case{kGgmlF16, 2, 2, {0x7bff, 0xfbff, 1}, {0x7c00, 0xfe01}},
+                        Case{kGgmlBf16, 2, 2, {0x7f7f, 0xff7f, 1}, {0x7f80, 0xffc1}},
+                        Case{kGgmlQ8, 34, 2, {0x7bff, 0xfbff, 1}, {0x7c00, 0xfe01}},
+                        Case{kGgmlQ4, 18, 2, {0x7bff, 0xfbff, 1}, {0x7c00, 0xfe01}}}) {
+    // At an odd address; codes of blocks are all ones.
+    std::vector<std::byte> memory(1 + 7 * c.stride, c.stride > 4 ? std::byte{0xff} : std::byte{0});
+    const std::span<std::byte> plane = std::span(memory).subspan(1);
+    for (std::size_t i = 0; i < 7; ++i) std::fill_n(plane.begin() + i * c.stride, c.width, std::byte{0});
+    const auto with = [&](std::uint32_t bits) {
+      const auto raw = bytes_of(std::span<const std::uint32_t>(&bits, 1));
+      std::copy_n(raw.begin(), c.width, plane.begin() + 6 * c.stride);
+      return all_finite(plane, c.type);
+    };
+    for (const std::uint32_t bits : c.finite) EXPECT_TRUE(with(bits)) << c.type << " " << bits;
+    for (const std::uint32_t bits : c.others) EXPECT_FALSE(with(bits)) << c.type << " " << bits;
   }
 }
 
