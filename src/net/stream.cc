@@ -148,7 +148,7 @@ class SocketStream final : public Stream {
     connection_->socket.close(ignored);
   }
 
-  Endpoint peer() const override { return connection_->peer; }
+  std::string peer() const override { return connection_->peer.text(); }
 
  private:
   std::shared_ptr<Connection> connection_;

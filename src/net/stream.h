@@ -40,7 +40,7 @@ class Stream {
   // Closes at once; pending callbacks get `cancelled`. Idempotent. After it returns the kernel neither
   // writes into nor reads from any buffer given before.
   virtual void close() = 0;
-  virtual Endpoint peer() const = 0;
+  virtual std::string peer() const = 0;  // For messages.
 };
 
 class Listener {

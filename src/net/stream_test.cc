@@ -49,7 +49,7 @@ class StreamTest : public ::testing::Test {
           client_ = *std::move(stream);
         });
     ASSERT_TRUE(run_until(loop_, [&] { return client_ && server_; }));
-    EXPECT_EQ(client_->peer(), listener_->endpoint());
+    EXPECT_EQ(client_->peer(), listener_->endpoint().text());
   }
 
   Loop loop_;

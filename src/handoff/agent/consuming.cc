@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/digest.h"
 #include "base/log.h"
+#include "handoff/agent/placement.h"
 #include "handoff/agent/shell.h"
 #include "wire/ticket.h"
 
@@ -187,44 +187,48 @@ Result<std::span<std::byte>> Shell::judge(ChannelId channel, const transport::In
   ISTHMUS_TRY(wire::ChunkHeader header, wire::decode_chunk_header(message.immediate));
   ISTHMUS_TRY(const Judgement judgement, consumer_.judge(channel, header, message.bytes, now()));
   const auto incoming = judgement.place ? find(judgement.handoff) : nullptr;
+  landing_[channel] = {incoming, judgement.slot};
+  if (incoming) incoming->slots.at(judgement.slot).header = std::move(header);
+  if (message.is_shared) return std::span<std::byte>();
   if (!incoming) {
     std::vector<std::byte>& dropped = discarded_[channel];
     dropped.resize(message.bytes);
     return std::span(dropped);
   }
-  incoming->slots.at(judgement.slot) = std::move(header);
   return incoming->staging.bytes().subspan(judgement.slot * incoming->slot_bytes, judgement.bytes);
+}
+
+void Shell::arrived(ChannelId channel, transport::Received body) {
+  auto node = landing_.extract(channel);
+  if (node.empty()) return;
+  if (const auto& [incoming, slot] = node.mapped(); incoming) incoming->slots.at(slot).body = std::move(body);
+  consume([&](ConsumerActions& out) { consumer_.chunk_arrived(channel, now(), out); });
 }
 
 void Shell::act(const PlaceChunk& action) {
   const auto incoming = find(action.handoff);
   ISTHMUS_CHECK(incoming != nullptr);
   struct Placing {
-    wire::ChunkHeader header;
+    Landed landed;
     std::vector<Digest128> stored;
     Status status;
   };
   auto placing = std::make_shared<Placing>();
-  placing->header = std::move(incoming->slots.at(action.slot));
+  placing->landed = std::exchange(incoming->slots.at(action.slot), {});
   const transform::Chunk& chunk = incoming->plan->chunks().at(action.index);
   placing->stored.resize(incoming->placer->stored_count(chunk));
-  const std::span<const std::byte> body =
-      incoming->staging.bytes().subspan(action.slot * incoming->slot_bytes, chunk.body_bytes);
   mover_->run(
       place_busy_,
-      [incoming, placing, body, &chunk] {
-        if (digest64(body) != placing->header.body_checksum) {
-          placing->status =
-              Error{Code::kCorrupt, fmt::format("chunk {}: body checksum differs", chunk.index)};
-          return;
-        }
-        placing->status = incoming->placer->place(chunk, body, placing->header.tiles, incoming->destination,
-                                                  placing->stored);
+      [incoming, placing, &chunk] {
+        const wire::ChunkHeader& header = placing->landed.header;
+        placing->status = place_body(*incoming->placer, chunk, placing->landed.body, header.body_checksum,
+                                     header.tiles, incoming->destination, placing->stored, incoming->copy);
       },
       [this, incoming, placing, action, bytes = chunk.body_bytes] {
+        placing->landed.body = {};  // A view: its memory is the producer's again.
         if (is_closing_) return;
         if (placing->status.ok()) {
-          incoming->tiles.at(action.index) = std::move(placing->header.tiles);
+          incoming->tiles.at(action.index) = std::move(placing->landed.header.tiles);
           incoming->stored.at(action.index) = std::move(placing->stored);
           incoming->bytes += bytes;
           count_bytes("consumer", *incoming->plan, bytes);
@@ -285,7 +289,10 @@ void Shell::act(Own& action) {
 
 void Shell::act(const ReleaseStaging& action) {
   const auto incoming = find(action.handoff);
-  if (incoming) incoming->staging = {};
+  if (!incoming) return;
+  incoming->staging = {};
+  incoming->copy = {};
+  incoming->slots.clear();  // And views with them.
 }
 
 void Shell::act(const ReleaseDestination& action) {

@@ -276,7 +276,7 @@ Status Links::adopt_data(Link& link, std::uint32_t number, std::unique_ptr<trans
   events.on_incoming = [this, id](const transport::Incoming& incoming) {
     return events_.incoming(id, incoming);
   };
-  events.on_data = [this, id] { events_.data(id); };
+  events.on_data = [this, id](transport::Received body) { events_.data(id, std::move(body)); };
   events.on_fence = [this, id](std::uint64_t token) { events_.fence(id, token); };
   events.on_closed = [this, id](const Status& why) { data_closed(id, why); };
   channel->set_events(std::move(events));

@@ -38,6 +38,7 @@ void Mover::main() {
     const Duration begin = thread_time();
     job.work();
     job.busy.add(std::chrono::duration<double>(thread_time() - begin).count());
+    job.work = nullptr;  // What it holds is let go on the loop's thread, by `done`.
     poster_.post(std::move(job.done));
   }
 }

@@ -16,8 +16,6 @@ namespace {
 
 // Chunks packed and not yet taken by the kernel, per channel: enough that the mover works beside the socket.
 constexpr std::uint32_t kUnsentMax = 4;
-// Buffers kept for reuse: those of two busy channels.
-constexpr std::size_t kSpareMax = 8;
 
 }  // namespace
 
@@ -27,13 +25,10 @@ struct Shell::Packing {
   std::shared_ptr<Outgoing> outgoing;
   kv::Binding binding;
   std::vector<std::shared_ptr<const engine::ExportedKv>> keep;  // The binding points into it.
-  device::HostBuffer buffer;
-  std::uint64_t body_bytes = 0;
+  transport::PayloadMemory body;
   std::vector<Digest128> tiles;
   std::uint64_t checksum = 0;
   Status status;
-
-  std::span<std::byte> body() const { return buffer.bytes().first(body_bytes); }
 };
 
 Result<Offered> Shell::offer(const Offer& offer, std::function<void(const Ending&)> ended) {
@@ -174,37 +169,21 @@ void Shell::start_packing(ChannelId channel, const SendChunk& send) {
   }
   packing->binding = *binding;
   for (const auto& piece : held->second.memory) packing->keep.push_back(piece.second);
-  packing->body_bytes = chunk.body_bytes;
   packing->tiles.resize(chunk.tile_count());
-  packing->status = take_buffer(packing->outgoing->plan->body_bytes_max(), packing->buffer);
-  if (!packing->status.ok()) return poster_.post(finish);
+  Result<transport::PayloadMemory> body = links_->data(channel)->payload_memory(chunk.body_bytes);
+  if (!body.ok()) {
+    packing->status = body.error();
+    return poster_.post(finish);
+  }
+  packing->body = *std::move(body);
   mover_->run(
       pack_busy_,
       [packing, &chunk] {
         packing->status =
-            packing->outgoing->packer.pack(chunk, packing->binding, packing->body(), packing->tiles);
-        packing->checksum = digest64(packing->body());
+            packing->outgoing->packer.pack(chunk, packing->binding, packing->body.bytes, packing->tiles);
+        packing->checksum = digest64(packing->body.bytes);
       },
       finish);
-}
-
-// Buffers are reused: fresh pages cost more than packing into warm ones.
-Status Shell::take_buffer(std::uint64_t bytes, device::HostBuffer& out) {
-  const auto fits = [&](const device::HostBuffer& buffer) { return buffer.bytes().size() >= bytes; };
-  const auto at = std::find_if(spare_.begin(), spare_.end(), fits);
-  if (at == spare_.end()) {
-    ISTHMUS_TRY(out, device::HostBuffer::allocate(bytes));
-    return ok_status();
-  }
-  out = std::move(*at);
-  spare_.erase(at);
-  return ok_status();
-}
-
-void Shell::give_back(device::HostBuffer buffer) {
-  if (buffer.bytes().empty()) return;
-  if (spare_.size() >= kSpareMax) spare_.erase(spare_.begin());
-  spare_.push_back(std::move(buffer));
 }
 
 void Shell::packed(const std::shared_ptr<Packing>& packing) {
@@ -232,28 +211,29 @@ void Shell::packed(const std::shared_ptr<Packing>& packing) {
                                  .slot = packing->send.slot,
                                  .group = chunk.group,
                                  .box = chunk.box,
-                                 .raw_bytes = packing->body_bytes,
-                                 .stored_bytes = packing->body_bytes,
+                                 .raw_bytes = packing->body.bytes.size(),
+                                 .stored_bytes = packing->body.bytes.size(),
                                  .body_checksum = packing->checksum,
                                  .tiles = packing->tiles});
   Status sent = header.status();
   if (sent.ok()) {
     if (packing->outgoing->generation == ref.generation)
       packing->outgoing->tiles.at(ref.index) = packing->tiles;
-    sent = open->send_data(*header, packing->body(), [this, packing, report, channel](const Status& status) {
-      if (is_closing_) return;
-      give_back(std::move(packing->buffer));
-      if (const auto box = outboxes_.find(channel); box != outboxes_.end()) --box->second.unsent;
-      if (status.ok()) {
-        count_bytes("producer", *packing->outgoing->plan, packing->body_bytes);
-        if (const auto held = held_.find(packing->send.reservation); held != held_.end()) {
-          held->second.ending.bytes += packing->body_bytes;
-          ++held->second.ending.chunks;
-        }
-      }
-      report(status);
-      run_outbox(channel);
-    });
+    sent =
+        open->send_data(*header, packing->body.bytes, [this, packing, report, channel](const Status& status) {
+          const std::uint64_t bytes = std::exchange(packing->body, {}).bytes.size();
+          if (is_closing_) return;
+          if (const auto box = outboxes_.find(channel); box != outboxes_.end()) --box->second.unsent;
+          if (status.ok()) {
+            count_bytes("producer", *packing->outgoing->plan, bytes);
+            if (const auto held = held_.find(packing->send.reservation); held != held_.end()) {
+              held->second.ending.bytes += bytes;
+              ++held->second.ending.chunks;
+            }
+          }
+          report(status);
+          run_outbox(channel);
+        });
   }
   if (!sent.ok()) {
     --at->second.unsent;

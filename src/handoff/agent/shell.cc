@@ -110,6 +110,7 @@ LinkEvents Shell::link_events() {
     produce([&](ProducerActions& out) { producer_.channel_down(channel, now(), out); });
     consume([&](ConsumerActions& out) { consumer_.channel_down(channel, why, now(), out); });
     discarded_.erase(channel);
+    landing_.erase(channel);
   };
   events.frame = [this](SessionId session, const wire::Frame& frame) {
     Status status;
@@ -123,9 +124,7 @@ LinkEvents Shell::link_events() {
   events.incoming = [this](ChannelId channel, const transport::Incoming& incoming) {
     return judge(channel, incoming);
   };
-  events.data = [this](ChannelId channel) {
-    consume([&](ConsumerActions& out) { consumer_.chunk_arrived(channel, now(), out); });
-  };
+  events.data = [this](ChannelId channel, transport::Received body) { arrived(channel, std::move(body)); };
   events.fence = [this](ChannelId channel, std::uint64_t token) {
     consume([&](ConsumerActions& out) { consumer_.fence_seen(channel, token, now(), out); });
   };

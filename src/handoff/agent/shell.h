@@ -74,7 +74,12 @@ class Shell final : public Agent {
   };
   struct Packing;
 
-  // --- Consumer: one fetch, from connecting to its terminal event.
+  // --- Consumer.
+  struct Landed {  // A chunk in its slot: in staging, or a view of the producer's memory.
+    wire::ChunkHeader header;
+    transport::Received body;
+  };
+  // One fetch, from connecting to its terminal event.
   struct Incoming {
     FetchId id = 0;
     Fetch fetch;
@@ -88,7 +93,8 @@ class Shell final : public Agent {
     std::unique_ptr<transform::Placer> placer;
     device::HostBuffer staging;
     std::uint64_t slot_bytes = 0;
-    std::vector<wire::ChunkHeader> slots;  // Of the chunk that landed in each.
+    std::vector<Landed> slots;
+    device::HostBuffer copy;  // The mover's: place_body().
     kv::Binding destination;
     bool has_destination = false, wants_destination = false;
     std::vector<std::vector<Digest128>> tiles, stored;  // By chunk.
@@ -135,8 +141,6 @@ class Shell final : public Agent {
   void packed(const std::shared_ptr<Packing>& packing);
   void close_outbox(ChannelId channel);
   void report_lost(const ChunkRef& chunk);
-  Status take_buffer(std::uint64_t bytes, device::HostBuffer& out);
-  void give_back(device::HostBuffer buffer);
   const kv::Binding* binding_of(const Held& held, const kv::TokenRange& tokens) const;
   // Consumer's.
   void carry_out(ConsumerAction& action);
@@ -153,6 +157,7 @@ class Shell final : public Agent {
   void end_unbegun(const std::shared_ptr<Incoming>& incoming, const Error& why);
   void destination_ready(const std::shared_ptr<Incoming>& incoming, std::uint32_t attempt,
                          Result<kv::Binding> binding);
+  void arrived(ChannelId channel, transport::Received body);
   Result<std::span<std::byte>> judge(ChannelId channel, const transport::Incoming& incoming);
   std::shared_ptr<Incoming> find(const wire::HandoffId& handoff) const;
   Ending ending_of(const Incoming& incoming, TerminalKind kind, const Status& why) const;
@@ -181,10 +186,10 @@ class Shell final : public Agent {
   std::map<Id128, Held> held_;
   std::map<AttemptKey, std::shared_ptr<Outgoing>> outgoing_;
   std::map<ChannelId, Outbox> outboxes_;
-  std::vector<device::HostBuffer> spare_;
   std::map<FetchId, std::shared_ptr<Incoming>> fetches_;
   std::map<wire::HandoffId, FetchId> by_handoff_;
   std::map<ChannelId, std::vector<std::byte>> discarded_;
+  std::map<ChannelId, std::pair<std::shared_ptr<Incoming>, std::uint32_t>> landing_;  // Slot of what comes.
   FetchId next_fetch_ = 1;
 
   std::deque<std::variant<ProducerAction, ConsumerAction>> actions_;

@@ -25,10 +25,26 @@ struct Capabilities {
   std::uint64_t data_bytes_max = 0;     // One data message.
 };
 
+// Memory to send from, got of the channel that will send it. One thread at a time may write it until it is
+// sent; let go on the loop's thread.
+struct PayloadMemory {
+  std::span<std::byte> bytes;
+  std::shared_ptr<void> keep;  // Holds `bytes`.
+};
+
 // What a data message says of itself before its payload is accepted.
 struct Incoming {
   std::span<const std::byte> immediate;  // The sender's header; the receiver judges it.
   std::uint64_t bytes = 0;               // Payload length.
+  bool is_shared = false;                // It lies in the peer's memory and will be shown, not copied.
+};
+
+// A payload that is here.
+struct Received {
+  std::span<const std::byte> bytes;
+  // Set for a view of the peer's memory: `bytes` stay readable while it is held, whatever becomes of channel
+  // and peer, but the peer may change them at any time. Let go on the loop's thread: that tells the sender.
+  std::shared_ptr<const void> view;
 };
 
 // Callbacks of one channel, on the loop's thread. None is called after close() or destruction. Each may close
@@ -36,12 +52,12 @@ struct Incoming {
 // (unsupported).
 struct ChannelEvents {
   std::function<void(std::vector<std::byte> frame)> on_control{};
-  // Judge a data message: the memory for its payload (exactly `bytes` long), or an error: the channel then
-  // closes with it. Nothing of the payload is read before. The memory must live until on_data, on_closed, or
-  // revoke().
+  // Judge a data message: the memory for its payload (exactly `bytes` long; empty if it is shared), or an
+  // error: the channel then closes with it. Nothing of the payload is read before. The memory must live until
+  // on_data, on_closed, or revoke().
   std::function<Result<std::span<std::byte>>(const Incoming&)> on_incoming{};
-  // The payload of the last accepted message has been placed.
-  std::function<void()> on_data{};
+  // The payload of the last accepted message: in the memory given for it, or a view.
+  std::function<void(Received)> on_data{};
   // A fence that the peer sent: everything it sent before on this channel has been delivered.
   std::function<void(std::uint64_t token)> on_fence{};
   // Once: the reason. After it the transport touches no memory given to it.
@@ -57,15 +73,18 @@ class Channel {
   // Nothing is read from the peer before the first call. Later calls replace the callbacks.
   virtual void set_events(ChannelEvents events) = 0;
   virtual Status send_control(std::span<const std::byte> frame) = 0;  // Copied.
-  // Send `payload` with its header (copied). If that succeeds, the payload must stay unchanged until `sent`,
-  // which is called once: ok when the transport will not read it again, else the failure; cancelled from
-  // within revoke(), close() and the destructor.
+  // Memory for payloads of this channel, recycled between them. exhausted; unavailable (closed).
+  virtual Result<PayloadMemory> payload_memory(std::uint64_t bytes) = 0;
+  // Send `payload`, which lies in this channel's payload memory, with its header (copied). If that succeeds,
+  // the payload must stay unchanged until `sent`, which is called once: ok when neither the transport nor the
+  // receiver will read it again, else the failure; cancelled from within revoke(), close() and the
+  // destructor.
   virtual Status send_data(std::span<const std::byte> immediate, std::span<const std::byte> payload,
                            std::function<void(Status)> sent) = 0;
   virtual Status send_fence(std::uint64_t token) = 0;
   // Local and bounded: from its return on, nothing from the peer is written into memory that on_incoming
-  // gave, and no payload given to send_data is read. The channel is closed (on_closed isn't called for it).
-  // Works when the peer is stopped.
+  // gave, no view is shown any more, and what the peer may still see of payloads is never used again. The
+  // channel is closed (on_closed isn't called for it). Works when the peer is stopped.
   virtual void revoke() = 0;
   virtual void close() = 0;  // As revoke().
   virtual std::string peer() const = 0;

@@ -35,7 +35,9 @@ std::vector<std::byte> pattern(std::size_t bytes, unsigned seed) {
 struct End {
   std::unique_ptr<Channel> channel;
   std::vector<std::string> log;   // In order: "c:text", "i:immediate", "d", "f:token".
-  std::vector<std::byte> memory;  // Where payloads go.
+  std::vector<std::byte> memory;  // Where payloads go that aren't shown.
+  bool keeps_views = false;
+  std::vector<Received> views;
   std::vector<std::vector<std::byte>> payloads;
   std::optional<Error> refuse_with;  // What on_incoming answers instead of memory.
   std::vector<Error> closed;
@@ -47,13 +49,14 @@ struct End {
         .on_incoming = [this](const Incoming& incoming) -> Result<std::span<std::byte>> {
           log.push_back("i:" + std::string(text_of(incoming.immediate)));
           if (refuse_with) return *refuse_with;
-          memory.resize(incoming.bytes);
+          memory.resize(incoming.is_shared ? 0 : incoming.bytes);
           return std::span(memory);
         },
         .on_data =
-            [this] {
+            [this](Received received) {
               log.push_back("d");
-              payloads.push_back(memory);
+              payloads.emplace_back(received.bytes.begin(), received.bytes.end());
+              if (keeps_views) views.push_back(std::move(received));
             },
         .on_fence = [this](std::uint64_t token) { log.push_back("f:" + std::to_string(token)); },
         .on_closed = [this](Status why) { closed.push_back(why.error()); },
@@ -97,6 +100,17 @@ class Contract : public ::testing::TestWithParam<Subject> {
       ASSERT_TRUE(until([&] { return turned; }));
     }
   }
+  // `bytes` in payload memory of that channel, kept until they are sent.
+  static Status send(Channel& channel, std::span<const std::byte> immediate, std::span<const std::byte> bytes,
+                     std::function<void(Status)> sent) {
+    ISTHMUS_TRY(PayloadMemory memory, channel.payload_memory(bytes.size()));
+    std::copy(bytes.begin(), bytes.end(), memory.bytes.begin());
+    return channel.send_data(immediate, memory.bytes,
+                             [keep = std::move(memory.keep), sent = std::move(sent)](Status status) mutable {
+                               keep.reset();
+                               sent(std::move(status));
+                             });
+  }
   std::function<void(Status)> count_sent(std::vector<Code>& into) {
     return [&into](Status status) { into.push_back(status.code()); };
   }
@@ -115,11 +129,11 @@ TEST_P(Contract, EverythingArrivesInTheOrderSent) {
   const std::vector<std::byte> second = pattern(7, 2);
   std::vector<Code> sent;
   ASSERT_TRUE(a_.channel->send_control(bytes_of("one")).ok());
-  ASSERT_TRUE(a_.channel->send_data(bytes_of("h1"), first, count_sent(sent)).ok());
+  ASSERT_TRUE(send(*a_.channel, bytes_of("h1"), first, count_sent(sent)).ok());
   ASSERT_TRUE(a_.channel->send_fence(7).ok());
   ASSERT_TRUE(a_.channel->send_control({}).ok());
-  ASSERT_TRUE(a_.channel->send_data({}, second, count_sent(sent)).ok());
-  ASSERT_TRUE(a_.channel->send_data(bytes_of("empty"), {}, count_sent(sent)).ok());
+  ASSERT_TRUE(send(*a_.channel, {}, second, count_sent(sent)).ok());
+  ASSERT_TRUE(send(*a_.channel, bytes_of("empty"), {}, count_sent(sent)).ok());
   ASSERT_TRUE(a_.channel->send_fence(~std::uint64_t{0}).ok());
   ASSERT_TRUE(until([&] { return b_.log.size() == 10 && sent.size() == 3; }));
   EXPECT_EQ(b_.log, (std::vector<std::string>{"c:one", "i:h1", "d", "f:7", "c:", "i:", "d", "i:empty", "d",
@@ -133,8 +147,8 @@ TEST_P(Contract, BothDirectionsCarryAtOnce) {
   const std::vector<std::byte> there = pattern(3'000'000, 1);
   const std::vector<std::byte> back = pattern(2'000'000, 2);
   std::vector<Code> sent;
-  ASSERT_TRUE(a_.channel->send_data({}, there, count_sent(sent)).ok());
-  ASSERT_TRUE(b_.channel->send_data({}, back, count_sent(sent)).ok());
+  ASSERT_TRUE(send(*a_.channel, {}, there, count_sent(sent)).ok());
+  ASSERT_TRUE(send(*b_.channel, {}, back, count_sent(sent)).ok());
   ASSERT_TRUE(until([&] { return a_.payloads.size() == 1 && b_.payloads.size() == 1 && sent.size() == 2; }));
   EXPECT_TRUE(b_.payloads[0] == there);
   EXPECT_TRUE(a_.payloads[0] == back);
@@ -146,7 +160,7 @@ TEST_P(Contract, LargeMessagesArriveWholeAndLeaveTheLoopFree) {
   const std::vector<std::byte> longest_control = pattern(transport_->capabilities().control_bytes_max, 4);
   std::vector<Code> sent;
   ASSERT_TRUE(a_.channel->send_control(longest_control).ok());
-  ASSERT_TRUE(a_.channel->send_data(bytes_of("large"), large, count_sent(sent)).ok());
+  ASSERT_TRUE(send(*a_.channel, bytes_of("large"), large, count_sent(sent)).ok());
   // Work posted by others gets its turn many times while the payload flows.
   int turns = 0;
   std::function<void()> turn = [&] {
@@ -165,8 +179,7 @@ TEST_P(Contract, LengthsBeyondTheCapabilitiesAreRefusedAndTheChannelLives) {
   const std::vector<std::byte> control(transport_->capabilities().control_bytes_max + 1);
   EXPECT_EQ(a_.channel->send_control(control).code(), Code::kInvalidArgument);
   bool called = false;
-  EXPECT_EQ(a_.channel->send_data(control, {}, [&](Status) { called = true; }).code(),
-            Code::kInvalidArgument);
+  EXPECT_EQ(send(*a_.channel, control, {}, [&](Status) { called = true; }).code(), Code::kInvalidArgument);
   ASSERT_TRUE(a_.channel->send_control(bytes_of("still here")).ok());
   ASSERT_TRUE(until([&] { return b_.log.size() == 1; }));
   EXPECT_FALSE(called);
@@ -179,7 +192,7 @@ TEST_P(Contract, ARefusedMessageClosesWithThatErrorBeforeItsPayload) {
   const std::vector<std::byte> before = b_.memory;
   std::vector<Code> sent;
   const std::vector<std::byte> payload = pattern(32 << 20, 1);
-  ASSERT_TRUE(a_.channel->send_data(bytes_of("x"), payload, count_sent(sent)).ok());
+  ASSERT_TRUE(send(*a_.channel, bytes_of("x"), payload, count_sent(sent)).ok());
   ASSERT_TRUE(until([&] { return !b_.closed.empty() && !a_.closed.empty(); }));
   EXPECT_EQ(b_.closed[0].code, Code::kExhausted);
   EXPECT_EQ(b_.closed[0].detail, "no staging left");
@@ -193,7 +206,7 @@ TEST_P(Contract, DataWithoutAReceiverForItIsRefused) {
   join();
   std::optional<Error> closed;
   b_.channel->set_events({.on_closed = [&](Status why) { closed = why.error(); }});
-  ASSERT_TRUE(a_.channel->send_data({}, bytes_of("x"), [](Status) {}).ok());
+  ASSERT_TRUE(send(*a_.channel, {}, bytes_of("x"), [](Status) {}).ok());
   ASSERT_TRUE(until([&] { return closed.has_value(); }));
   EXPECT_EQ(closed->code, Code::kUnsupported);
 }
@@ -226,7 +239,7 @@ TEST_P(Contract, RevokeReturnsAtOnceWhenThePeerIsStopped) {
   a_.listen_to_all();
   std::vector<std::byte> payload = pattern(64 << 20, 1);
   std::vector<Code> sent;
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(a_.channel->send_data({}, payload, count_sent(sent)).ok());
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(send(*a_.channel, {}, payload, count_sent(sent)).ok());
   settle();
   EXPECT_TRUE(sent.empty());
   a_.channel->revoke();
@@ -245,7 +258,7 @@ TEST_P(Contract, AfterRevokeNothingIsWrittenIntoTheReceiversMemory) {
   join_and_listen();
   const std::vector<std::byte> payload(32 << 20, std::byte{1});
   std::vector<Code> sent;
-  ASSERT_TRUE(a_.channel->send_data({}, payload, count_sent(sent)).ok());
+  ASSERT_TRUE(send(*a_.channel, {}, payload, count_sent(sent)).ok());
   ASSERT_TRUE(until([&] { return !b_.memory.empty() && b_.memory[0] == std::byte{1}; }));
   ASSERT_TRUE(b_.payloads.empty());
   b_.channel->revoke();
@@ -261,8 +274,8 @@ TEST_P(Contract, APeersDeathIsUnavailableOnceAndSendersAreTold) {
   join_and_listen();
   const std::vector<std::byte> payload = pattern(64 << 20, 1);
   std::vector<Code> sent;
-  ASSERT_TRUE(a_.channel->send_data({}, payload, count_sent(sent)).ok());
-  ASSERT_TRUE(a_.channel->send_data({}, payload, count_sent(sent)).ok());
+  ASSERT_TRUE(send(*a_.channel, {}, payload, count_sent(sent)).ok());
+  ASSERT_TRUE(send(*a_.channel, {}, payload, count_sent(sent)).ok());
   ASSERT_TRUE(until([&] { return !b_.memory.empty(); }));
   b_.channel.reset();
   ASSERT_TRUE(until([&] { return !a_.closed.empty(); }));
@@ -287,7 +300,7 @@ TEST_P(Contract, AFullSendQueueIsExhaustedAndDrains) {
   std::vector<Code> sent;
   std::size_t taken = 0;
   Status status;
-  while ((status = a_.channel->send_data({}, payload, count_sent(sent))).ok()) ASSERT_LT(++taken, 100'000u);
+  while ((status = send(*a_.channel, {}, payload, count_sent(sent))).ok()) ASSERT_LT(++taken, 100'000u);
   EXPECT_EQ(status.code(), Code::kExhausted);
   EXPECT_EQ(a_.channel->send_control({}).code(), Code::kExhausted);
   b_.listen_to_all();
@@ -325,14 +338,14 @@ TEST_P(Contract, AChannelMayBeDestroyedInEachOfItsCallbacks) {
                               destroy_at(kIncoming);
                               return std::span(memory);
                             },
-                            .on_data = [&] { destroy_at(kData); },
+                            .on_data = [&](Received) { destroy_at(kData); },
                             .on_fence = [&](std::uint64_t) { destroy_at(kFence); },
                             .on_closed = [&](Status) { destroy_at(kClosed); }});
     std::vector<Code> sent;
-    ASSERT_TRUE(b_.channel->send_data({}, memory, [&](Status) { destroy_at(kSent); }).ok());
+    ASSERT_TRUE(send(*b_.channel, {}, memory, [&](Status) { destroy_at(kSent); }).ok());
     a_.listen_to_all();
     ASSERT_TRUE(a_.channel->send_control(bytes_of("c")).ok());
-    ASSERT_TRUE(a_.channel->send_data({}, bytes_of("12345"), count_sent(sent)).ok());
+    ASSERT_TRUE(send(*a_.channel, {}, bytes_of("12345"), count_sent(sent)).ok());
     ASSERT_TRUE(a_.channel->send_fence(1).ok());
     if (where == kClosed) {
       ASSERT_TRUE(until([&] { return sent.size() == 1; }));
@@ -349,13 +362,10 @@ TEST_P(Contract, RevokingWhileTheChannelFailsSuppressesOnClosed) {
   a_.channel->set_events({.on_closed = [&](Status) { closed = true; }});
   const std::vector<std::byte> payload(64 << 20);
   int sent = 0;
-  ASSERT_TRUE(a_.channel
-                  ->send_data({}, payload,
-                              [&](Status) {
-                                ++sent;
-                                a_.channel->revoke();
-                              })
-                  .ok());
+  ASSERT_TRUE(send(*a_.channel, {}, payload, [&](Status) {
+                ++sent;
+                a_.channel->revoke();
+              }).ok());
   b_.channel.reset();
   ASSERT_TRUE(until([&] { return sent > 0; }));
   settle();

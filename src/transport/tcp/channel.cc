@@ -27,12 +27,16 @@ struct Outgoing {
   std::function<void(Status)> sent{};  // Set for data.
 };
 
+Error closed(const std::string& peer) {
+  return {Code::kUnavailable, fmt::format("channel to {} is closed", peer)};
+}
+
 // The state shared with the stream's callbacks. They hold it weakly: the stream, which is a member, calls
 // nothing once destroyed, and a callback locks it so that it may destroy the channel.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   explicit Connection(std::unique_ptr<net::Stream> stream)
-      : stream_(std::move(stream)), peer_(stream_->peer().text()) {}
+      : stream_(std::move(stream)), peer_(stream_->peer()) {}
 
   void set_events(ChannelEvents events) {
     if (is_closed()) return;
@@ -41,7 +45,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   Status send(Outgoing frame) {
-    if (is_closed()) return Error{Code::kUnavailable, fmt::format("channel to {} is closed", peer_)};
+    if (is_closed()) return closed(peer_);
     if (queue_.size() + writing_.size() >= kQueueFramesMax ||
         copied_bytes_ + frame.copied.size() > kQueueCopiedBytesMax) {
       return Error{Code::kExhausted,
@@ -61,11 +65,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
     shut(Error{Code::kCancelled, fmt::format("channel to {} was closed here", peer_)});
   }
 
+  bool is_closed() const { return stream_ == nullptr; }
   const std::string& peer() const { return peer_; }
 
  private:
-  bool is_closed() const { return stream_ == nullptr; }
-
   // From here on nothing touches memory of the receiver or of senders, who are told.
   void shut(const Error& why) {
     const std::unique_ptr<net::Stream> stream = std::move(stream_);
@@ -125,10 +128,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (is_closed()) return;
     if (!memory.ok()) return fail(memory.error());
     ISTHMUS_CHECK(memory->size() == frame_.length);
-    read(*memory, &Connection::on_payload);
+    payload_ = *memory;
+    read(payload_, &Connection::on_payload);
   }
 
-  void on_payload() { deliver(events_->on_data); }
+  void on_payload() { deliver(events_->on_data, Received{payload_, nullptr}); }
 
   template <typename Callback, typename... Args>
   void deliver(const Callback& callback, Args... args) {
@@ -176,6 +180,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   FrameHeader frame_;
   std::vector<std::byte> control_;
   std::vector<std::byte> immediate_;
+  std::span<std::byte> payload_;  // The receiver's memory.
   std::deque<Outgoing> queue_;
   std::deque<Outgoing> writing_;
   std::size_t copied_bytes_ = 0;
@@ -187,8 +192,8 @@ Error too_long(std::string_view what, std::size_t bytes, std::uint64_t bytes_max
 
 class TcpChannel final : public Channel {
  public:
-  explicit TcpChannel(std::unique_ptr<net::Stream> stream)
-      : connection_(std::make_shared<Connection>(std::move(stream))) {}
+  TcpChannel(std::unique_ptr<net::Stream> stream, std::shared_ptr<PayloadPool> pool)
+      : connection_(std::make_shared<Connection>(std::move(stream))), pool_(std::move(pool)) {}
   ~TcpChannel() override { connection_->revoke(); }
 
   void set_events(ChannelEvents events) override { connection_->set_events(std::move(events)); }
@@ -197,6 +202,12 @@ class TcpChannel final : public Channel {
     if (frame.size() > kControlBytesMax) return too_long("control frame", frame.size(), kControlBytesMax);
     const FrameHeader header{.type = FrameType::kControl, .length = frame.size()};
     return connection_->send({.header = encode(header), .copied = {frame.begin(), frame.end()}});
+  }
+
+  Result<PayloadMemory> payload_memory(std::uint64_t bytes) override {
+    if (connection_->is_closed()) return closed(connection_->peer());
+    if (bytes > kDataBytesMax) return too_long("payload", bytes, kDataBytesMax);
+    return pool_->take(bytes);
   }
 
   Status send_data(std::span<const std::byte> immediate, std::span<const std::byte> payload,
@@ -227,12 +238,14 @@ class TcpChannel final : public Channel {
 
  private:
   std::shared_ptr<Connection> connection_;
+  std::shared_ptr<PayloadPool> pool_;
 };
 
 }  // namespace
 
-std::unique_ptr<Channel> make_tcp_channel(std::unique_ptr<net::Stream> stream) {
-  return std::make_unique<TcpChannel>(std::move(stream));
+std::unique_ptr<Channel> make_tcp_channel(std::unique_ptr<net::Stream> stream,
+                                          std::shared_ptr<PayloadPool> pool) {
+  return std::make_unique<TcpChannel>(std::move(stream), std::move(pool));
 }
 
 }  // namespace isthmus::transport

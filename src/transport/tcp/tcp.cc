@@ -41,9 +41,10 @@ class TcpTransport final : public Transport {
     ISTHMUS_TRY(const net::Endpoint at, net::Endpoint::parse(endpoint));
     ISTHMUS_TRY(
         std::unique_ptr<net::Listener> listener,
-        net::listen(loop_, at, [on_accept = std::move(on_accept)](std::unique_ptr<net::Stream> stream) {
-          on_accept(make_tcp_channel(std::move(stream)));
-        }));
+        net::listen(loop_, at,
+                    [pool = pool_, on_accept = std::move(on_accept)](std::unique_ptr<net::Stream> stream) {
+                      on_accept(make_tcp_channel(std::move(stream), pool));
+                    }));
     return std::unique_ptr<Acceptor>(std::make_unique<TcpAcceptor>(std::move(listener)));
   }
 
@@ -57,16 +58,18 @@ class TcpTransport final : public Transport {
           loop_.after(Duration::zero(), [done = std::move(done), error = to.error()] { done(error); });
       return pending;
     }
-    pending->connecting = net::connect(loop_, *to, timeout,
-                                       [done = std::move(done)](Result<std::unique_ptr<net::Stream>> stream) {
-                                         if (!stream.ok()) return done(stream.error());
-                                         done(make_tcp_channel(*std::move(stream)));
-                                       });
+    pending->connecting =
+        net::connect(loop_, *to, timeout,
+                     [pool = pool_, done = std::move(done)](Result<std::unique_ptr<net::Stream>> stream) {
+                       if (!stream.ok()) return done(stream.error());
+                       done(make_tcp_channel(*std::move(stream), pool));
+                     });
     return pending;
   }
 
  private:
   net::Loop& loop_;
+  std::shared_ptr<PayloadPool> pool_ = std::make_shared<PayloadPool>();
 };
 
 }  // namespace
