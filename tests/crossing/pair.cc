@@ -81,30 +81,53 @@ handoff::FetchEvents Pair::events(const std::shared_ptr<Crossing>& crossing) {
   return events;
 }
 
-Status Pair::prefill(const Tokens& prompt, Id128 reservation, engine::SequenceId sequence, Logits& last_row) {
-  for (std::size_t at = 0; at < prompt.size();) {
-    const auto tile = tile_at(prompt, at);
-    const engine::StepItem item{sequence, tile, at + tile.size() == prompt.size() ? 1u : 0u};
-    ISTHMUS_TRY(const engine::StepOutput output, prefill_.step({&item, 1}));
-    last_row.assign(output.logits.begin(), output.logits.end());
-    const kv::TokenRange range{at, at + tile.size()};
-    ISTHMUS_TRY(auto exported, prefill_.kv_source()->export_range(sequence, range));
-    producer_->publish(reservation, range, std::move(exported));
-    at = range.end;
-    // Frames and chunks move between two tiles as they would beside a running engine.
-    if (!net::run_until(loop_, [n = 0]() mutable { return ++n > 8; }, std::chrono::milliseconds(20)))
-      continue;
-  }
+Status Pair::publish(Id128 reservation, engine::SequenceId sequence, kv::TokenRange range) {
+  ISTHMUS_TRY(auto exported, prefill_.kv_source()->export_range(sequence, range));
+  producer_->publish(reservation, range, std::move(exported));
+  // Frames and chunks move between two tiles as they would beside a running engine.
+  static_cast<void>(
+      net::run_until(loop_, [n = 0]() mutable { return ++n > 8; }, std::chrono::milliseconds(20)));
   return ok_status();
 }
 
 Result<HandedOver> Pair::hand_over(const Tokens& prompt, std::uint64_t room,
                                    const std::function<void(const kv::Binding&)>& before_adopt) {
+  ISTHMUS_TRY(const engine::SequenceId source, prefill_.open(room));
+  const auto produce = [&](Id128 reservation) -> Result<Logits> {
+    Logits last_row;
+    for (std::size_t at = 0; at < prompt.size();) {
+      const auto tile = tile_at(prompt, at);
+      const engine::StepItem item{source, tile, at + tile.size() == prompt.size() ? 1u : 0u};
+      ISTHMUS_TRY(const engine::StepOutput output, prefill_.step({&item, 1}));
+      last_row.assign(output.logits.begin(), output.logits.end());
+      ISTHMUS_TRY(publish(reservation, source, {at, at + tile.size()}));
+      at += tile.size();
+    }
+    return last_row;
+  };
+  ISTHMUS_TRY(HandedOver result, cross(prompt, room, produce, before_adopt));
+  result.source = source;
+  return result;
+}
+
+Result<HandedOver> Pair::hand_over(const Computed& source, std::uint64_t room) {
+  const auto produce = [&](Id128 reservation) -> Result<Logits> {
+    for (std::size_t at = 0; at < source.prompt.size();) {
+      const std::size_t end = at + tile_at(source.prompt, at).size();
+      ISTHMUS_TRY(publish(reservation, source.sequence, {at, end}));
+      at = end;
+    }
+    return source.first_row;
+  };
+  return cross(source.prompt, room, produce, {});
+}
+
+Result<HandedOver> Pair::cross(const Tokens& prompt, std::uint64_t room, const Produce& produce,
+                               const std::function<void(const kv::Binding&)>& before_adopt) {
   auto crossing = std::make_shared<Crossing>();
   crossing->room = room;
   const Instant deadline = now() + kPatience;
   bool is_released = false;
-  ISTHMUS_TRY(const engine::SequenceId source, prefill_.open(room));
   ISTHMUS_TRY(const handoff::Offered offered,
               producer_->offer({.prompt_tokens = prompt.size(), .pinned = {}, .deadline = deadline},
                                [&](const handoff::Ending&) { is_released = true; }));
@@ -115,7 +138,7 @@ Result<HandedOver> Pair::hand_over(const Tokens& prompt, std::uint64_t room,
                                 .deadline = deadline},
                                events(crossing)));
   HandedOver result;
-  ISTHMUS_TRY(prefill(prompt, offered.reservation, source, result.first_row));
+  ISTHMUS_TRY(result.first_row, produce(offered.reservation));
   kv::TokenChain chain;
   for (const engine::TokenId token : prompt) chain.append(token);
   const auto first =
@@ -131,7 +154,6 @@ Result<HandedOver> Pair::hand_over(const Tokens& prompt, std::uint64_t room,
   if (before_adopt) before_adopt(crossing->binding);
   ISTHMUS_TRY(decode_.kv_sink()->adopt(crossing->sequence, {0, prompt.size()}));
   result.sequence = crossing->sequence;
-  result.source = source;
   result.seal = crossing->seal;
   result.ending = crossing->ending;
   return result;

@@ -30,6 +30,13 @@ struct HandedOver {
   handoff::Ending ending;
 };
 
+// A sequence of the producer whose prompt has been computed.
+struct Computed {
+  engine::SequenceId sequence = 0;
+  Tokens prompt;
+  Logits first_row;  // After the prompt.
+};
+
 class Pair {
  public:
   // Both engines outlive the pair. Unlike weight recipes pass under `policy`.
@@ -40,10 +47,17 @@ class Pair {
   // memory.
   Result<HandedOver> hand_over(const Tokens& prompt, std::uint64_t room,
                                const std::function<void(const kv::Binding&)>& before_adopt = {});
+  // Moves the state of `source`, which stays as it is: one prefill serves many decoders. The result has no
+  // source of its own.
+  Result<HandedOver> hand_over(const Computed& source, std::uint64_t room);
 
  private:
   struct Crossing;
-  Status prefill(const Tokens& prompt, Id128 reservation, engine::SequenceId sequence, Logits& last_row);
+  // What produces and publishes the state of a reservation, tile by tile; answers with the last row.
+  using Produce = std::function<Result<Logits>(Id128 reservation)>;
+  Result<HandedOver> cross(const Tokens& prompt, std::uint64_t room, const Produce& produce,
+                           const std::function<void(const kv::Binding&)>& before_adopt);
+  Status publish(Id128 reservation, engine::SequenceId sequence, kv::TokenRange range);
   handoff::FetchEvents events(const std::shared_ptr<Crossing>& crossing);
 
   engine::Engine& prefill_;

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every pair of KV forms of both engines, each way: does it answer like its decoder alone?
+// A few pairs run in CI. All of them: `make matrix`, which writes docs/crossing-matrix.md and the records of
+// deploy/demo/qualification.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "crossing/measure.h"
+#include "crossing/pair.h"
+
+namespace isthmus::crossing {
+namespace {
+
+std::vector<Form> all_forms() {
+  std::vector<Form> forms;
+  for (const char* kv_type :
+       {"f16", "f32", "bf16", "f16_v_transposed", "q8_0", "q8_0_unrotated", "q8_0_v_q4_0"})
+    forms.push_back({"llamacpp", kv_type});
+  for (const char* kv_type : {"f32", "f16", "u8", "u8_channel", "u4"}) forms.push_back({"openvino", kv_type});
+  return forms;
+}
+
+// Prefills and decoders that are measured against each other.
+struct Matrix {
+  std::vector<Form> prefills, decoders;
+  std::vector<std::size_t> prompts;  // Indices of prompt_lengths().
+};
+
+Matrix whole_matrix() {
+  Matrix matrix{all_forms(), all_forms(), {}};
+  for (std::size_t i = 0; i < prompt_lengths().size(); ++i) matrix.prompts.push_back(i);
+  return matrix;
+}
+
+using Key = std::pair<std::string, std::string>;  // Prefill form, decode form.
+
+class Measurement {
+ public:
+  explicit Measurement(Matrix matrix) : matrix_(std::move(matrix)) {}
+
+  // False, with the reason in the test's failures, if an engine or a crossing doesn't work.
+  bool run() {
+    for (const std::vector<Form>* forms : {&matrix_.prefills, &matrix_.decoders}) {
+      for (const Form& form : *forms) {
+        if (!load(form)) return false;
+      }
+    }
+    for (const std::size_t index : matrix_.prompts) {
+      if (!measure(prompt(index))) return false;
+    }
+    return true;
+  }
+
+  const std::map<Key, Distance>& distances() const { return distances_; }
+  const engine::Engine& engine(const std::string& form) const { return *engines_.at(form); }
+
+ private:
+  bool load(const Form& form) {
+    auto& engine = engines_[form.text()];
+    if (engine) return true;
+    Result<std::unique_ptr<engine::Engine>> made = make_engine(form, 2);
+    EXPECT_TRUE(made.ok()) << form.text() << ": " << made.error().text();
+    if (made.ok()) engine = *std::move(made);
+    return engine != nullptr;
+  }
+
+  // One prompt through all pairs: each prefill runs once, each decoder alone once.
+  bool measure(const Tokens& tokens) {
+    std::map<std::string, Tokens> forced;
+    std::map<std::string, Logits> alone;
+    for (const Form& decoder : matrix_.decoders) {
+      engine::Engine& engine = *engines_.at(decoder.text());
+      forced[decoder.text()] = own_tokens(engine, tokens);
+      alone[decoder.text()] = rows_alone(engine, tokens, forced[decoder.text()]);
+    }
+    for (const Form& prefill : matrix_.prefills) {
+      engine::Engine& engine = *engines_.at(prefill.text());
+      Computed source{*engine.open(tokens.size()), tokens, {}};
+      source.first_row = *run_prompt(engine, source.sequence, tokens);
+      for (const Form& decoder : matrix_.decoders) {
+        if (!measure(prefill, source, decoder, forced[decoder.text()], alone[decoder.text()])) return false;
+      }
+      engine.close(source.sequence);
+    }
+    fmt::print(stderr, "{} tokens: {} pairs measured\n", tokens.size(), distances_.size());
+    return true;
+  }
+
+  bool measure(const Form& prefill, const Computed& source, const Form& decoder, const Tokens& forced,
+               const Logits& alone) {
+    engine::Engine& from = *engines_.at(prefill.text());
+    engine::Engine& to = *engines_.at(decoder.text());
+    const std::size_t vocabulary = to.info().vocabulary;
+    Distance& distance = distances_[{prefill.text(), decoder.text()}];
+    const Result<Logits> pair = cross(from, source, to, forced);
+    // The prefill engine alone, on a copy of its own sequence.
+    const Result<Logits> other = cross(from, source, from, forced);
+    EXPECT_TRUE(pair.ok()) << prefill.text() << " -> " << decoder.text() << ": " << pair.error().text();
+    EXPECT_TRUE(other.ok()) << prefill.text() << " -> itself: " << other.error().text();
+    if (!pair.ok() || !other.ok()) return false;
+    distance.pair += mean_kl(alone, *pair, vocabulary);
+    distance.engines += mean_kl(alone, *other, vocabulary);
+    distance.first += kl_divergence(std::span(alone).first(vocabulary), std::span(*pair).first(vocabulary));
+    ++distance.prompts;
+    return true;
+  }
+
+  static Result<Logits> cross(engine::Engine& from, const Computed& source, engine::Engine& to,
+                              const Tokens& forced) {
+    Pair pair(from, to, kUnqualified);
+    ISTHMUS_TRY(const HandedOver handed, pair.hand_over(source, source.prompt.size() + kForced));
+    return rows_after(to, handed.sequence, handed.first_row, forced);
+  }
+
+  Matrix matrix_;
+  std::map<std::string, std::unique_ptr<engine::Engine>> engines_;
+  std::map<Key, Distance> distances_;
+};
+
+void expect_bar(const Measurement& measured) {
+  for (const auto& [key, distance] : measured.distances()) {
+    const bool is_judged = !Form{"", key.first}.is_four_bit() && !Form{"", key.second}.is_four_bit();
+    fmt::print("{:<28} {:<24} pair {:.3e} engines {:.3e} ratio {:.2f}{}\n", key.first, key.second,
+               distance.mean_pair(), distance.mean_engines(), distance.ratio(),
+               is_judged ? "" : " (four bits: reported)");
+    if (is_judged) EXPECT_TRUE(distance.within_bar()) << key.first << " -> " << key.second;
+  }
+}
+
+std::string matrix_table(const Measurement& measured, const Matrix& matrix,
+                         const std::function<std::string(const Distance&)>& cell) {
+  std::string out = "| prefill \\\\ decode |";
+  std::string rule = "\n|---|";
+  for (const Form& decoder : matrix.decoders) {
+    out += fmt::format(" {} |", decoder.text());
+    rule += "---|";
+  }
+  out += rule + "\n";
+  for (const Form& prefill : matrix.prefills) {
+    out += fmt::format("| {} |", prefill.text());
+    for (const Form& decoder : matrix.decoders)
+      out += fmt::format(" {} |", cell(measured.distances().at({prefill.text(), decoder.text()})));
+    out += "\n";
+  }
+  return out;
+}
+
+void write_docs(const Measurement& measured, const Matrix& matrix, const std::filesystem::path& path) {
+  std::ofstream file(path);
+  file << fmt::format(
+      "# All pairs of KV forms\n\nWritten by `make matrix`; how it is measured stands in "
+      "[crossing.md](crossing.md). {} prompts of {} to {} tokens, SmolLM2-135M-Instruct with Q4_1 "
+      "weights.\n\n"
+      "KL(decoder alone ‖ pair) in units of the engines' own distance, KL(decoder alone ‖ prefill engine "
+      "alone). The bar is {}; pairs with a four-bit form report their figure. `=`: both are exactly 0.\n\n",
+      matrix.prompts.size(), prompt_lengths()[matrix.prompts.front()],
+      prompt_lengths()[matrix.prompts.back()], kRatioMax);
+  file << matrix_table(measured, matrix, [](const Distance& d) {
+    return d.pair == 0 && d.engines == 0 ? std::string("=") : fmt::format("{:.2f}", d.ratio());
+  });
+  file << "\nThe pair's distance itself, in nats:\n\n";
+  file << matrix_table(measured, matrix,
+                       [](const Distance& d) { return fmt::format("{:.1e}", d.mean_pair()); });
+}
+
+// Records are needed where the two ends execute the weights differently: one file a direction.
+void write_records(const Measurement& measured, const std::filesystem::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& [key, distance] : measured.distances()) {
+    const kv::Descriptor& source = measured.engine(key.first).descriptor();
+    const kv::Descriptor& target = measured.engine(key.second).descriptor();
+    if (source.weights_recipe == target.weights_recipe) continue;
+    const auto engine_of = [](const std::string& form) { return form.substr(0, form.find(':')); };
+    files[engine_of(key.first) + "_" + engine_of(key.second) + ".yaml"] +=
+        fmt::format("# {} -> {}\n", key.first, key.second) + qualification_yaml(source, target, distance);
+  }
+  for (const auto& [name, text] : files) {
+    std::ofstream(folder / name) << "# SPDX-License-Identifier: Apache-2.0\n# Written by `make matrix`; see "
+                                    "spec/qualification.md.\n"
+                                 << text;
+  }
+}
+
+// Named runs only; run by hand it takes all prompts through all pairs.
+TEST(Matrix, EveryPairAnswersLikeItsDecoderAlone) {
+  const char* docs = std::getenv("ISTHMUS_WRITE_MATRIX");
+  if (docs == nullptr) GTEST_SKIP() << "half an hour: make matrix";
+  const Matrix matrix = whole_matrix();
+  Measurement measured(matrix);
+  ASSERT_TRUE(measured.run());
+  expect_bar(measured);
+  write_docs(measured, matrix, std::filesystem::path(docs) / "docs" / "crossing-matrix.md");
+  write_records(measured, std::filesystem::path(docs) / "deploy" / "demo" / "qualification");
+}
+
+// Each engine in each role, each kind of form on each side at least once, short prompts.
+TEST(Matrix, ACoverOfAllFormsAnswersLikeTheDecodersAlone) {
+  const std::vector<std::size_t> prompts{6, 14, 18};  // 33, 129 and 257 tokens.
+  Measurement reverse({{{"openvino", "f32"}, {"openvino", "u8_channel"}},
+                       {{"llamacpp", "f16"}, {"llamacpp", "q8_0"}},
+                       prompts});
+  ASSERT_TRUE(reverse.run());
+  expect_bar(reverse);
+  Measurement forward({{{"llamacpp", "f16_v_transposed"}, {"llamacpp", "q8_0_v_q4_0"}},
+                       {{"openvino", "u4"}, {"openvino", "u8_channel"}},
+                       prompts});
+  ASSERT_TRUE(forward.run());
+  expect_bar(forward);
+}
+
+}  // namespace
+}  // namespace isthmus::crossing
