@@ -28,9 +28,9 @@ Result<kv::Descriptor> describe(const std::string& storage, const Geometry& geom
     group.components.push_back(
         {.name = name, .heads = geometry.heads, .dim = geometry.dim, .value_transforms = {}});
   }
-  ISTHMUS_TRY(kv::GroupRepresentation representation, kv::represent(*found, group));
-  descriptor.groups = {std::move(group)};
-  descriptor.representation = {std::move(representation)};
+  ISTHMUS_TRY(kv::StoredGroup stored, kv::represent(*found, std::move(group)));
+  descriptor.groups = {std::move(stored.group)};
+  descriptor.representation = {std::move(stored.representation)};
   descriptor.partition = {{.rank = 0,
                            .group = 0,
                            .layer_begin = 0,
