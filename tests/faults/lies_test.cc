@@ -117,7 +117,8 @@ TEST_P(EveryMisstatement, OfTheProducerIsRefusedByTheVerdictThatNamesIt) {
 TEST(Lies, ALayoutThatTheProducersMemoryDoesntHaveEndsInNoToken) {
   Duo duo("llamacpp:f16", "openvino:f32", [](Node& p, Node&) {
     p.tap.alter_descriptor = [](kv::Descriptor& descriptor) {
-      descriptor.representation = {*kv::represent(**kv::find_storage("openvino:f32"), descriptor.groups[0])};
+      descriptor.representation = {
+          kv::represent(**kv::find_storage("openvino:f32"), descriptor.groups[0])->representation};
     };
   });
   expect_refused(duo, prompt_of(300), unspoiled,

@@ -68,8 +68,9 @@ kv::Descriptor describe(const FakeEngineOptions& options) {
        .has_token_axis = true,
        .value_transforms = {"rope:interleaved"}},
       {.name = "v", .heads = kHeads, .dim = kDim, .has_token_axis = true, .value_transforms = {}}};
-  descriptor.representation = {*kv::represent(storage, group)};
-  descriptor.groups = {std::move(group)};
+  kv::StoredGroup stored = *kv::represent(storage, std::move(group));
+  descriptor.groups = {std::move(stored.group)};
+  descriptor.representation = {std::move(stored.representation)};
   descriptor.partition = {{.rank = 0,
                            .group = 0,
                            .layer_begin = 0,
