@@ -65,13 +65,15 @@ void replace(std::string& text, const std::string& from, const std::string& to) 
 }
 
 TEST(LlamaProbe, AnHonestEnginePassesInEveryKvType) {
-  for (const std::string kv_type : {"f16", "f32", "bf16"}) {
+  for (const std::string kv_type : {"f16", "f32", "bf16", "f16_v_transposed", "f32_v_transposed",
+                                    "bf16_v_transposed", "q8_0", "q8_0_unrotated", "q8_0_v_q4_0"}) {
     const auto engine = make(kv_type);
     const auto report = probe_meaning(*engine, ISTHMUS_MODEL, probe_tolerance(*engine));
     ASSERT_TRUE(report.ok()) << kv_type << ": " << report.error().text();
     RecordProperty(kv_type, report->text());
-    EXPECT_LT(report->k_error, report->tolerance / 1.5) << report->text();
-    EXPECT_LT(report->v_error, report->tolerance / 1.5) << report->text();
+    EXPECT_LT(report->k_error, report->tolerance.k / 1.5) << report->text();
+    EXPECT_LT(report->v_error, report->tolerance.v / 1.5) << report->text();
+    EXPECT_EQ(report->layers, 30u);
     EXPECT_EQ(engine->usage().sequences, 0u);
   }
 }
@@ -130,6 +132,43 @@ TEST(LlamaProbe, AnotherThetaIsNamed) {
   EXPECT_NE(detail.find("identity.rope_theta is 10000 in the descriptor, 100000 in the file"),
             std::string::npos)
       << detail;
+}
+
+TEST(LlamaProbe, AnUntrueRotationIsNamedForTheComponentThatItIsSaidOf) {
+  const auto rotated = make("q8_0"), plain = make("q8_0_unrotated");
+  const auto transforms = [](kv::Descriptor& lie, std::size_t component) -> std::vector<std::string>& {
+    return lie.groups[0].components[component].value_transforms;
+  };
+  const std::string without = refusal(*rotated, [&](kv::Descriptor& lie) { lie = plain->descriptor(); });
+  EXPECT_NE(without.find("rows are stored after hadamard:64; the same for V"), std::string::npos) << without;
+  const std::string with = refusal(*plain, [&](kv::Descriptor& lie) { lie = rotated->descriptor(); });
+  EXPECT_NE(with.find("rows are stored without the hadamard:64 that the descriptor says; the same for V"),
+            std::string::npos)
+      << with;
+  for (const std::size_t component : {0u, 1u}) {
+    const std::string one =
+        refusal(*rotated, [&](kv::Descriptor& lie) { transforms(lie, component).pop_back(); });
+    const char* name = component == 0 ? "K" : "V";
+    const char* other = component == 0 ? "V of layer" : "K of layer";
+    EXPECT_NE(one.find(std::string(name) + " of layer 0 is off by 1."), std::string::npos) << one;
+    EXPECT_NE(one.find("rows are stored after hadamard:64"), std::string::npos) << one;
+    EXPECT_EQ(one.find(other), std::string::npos) << one;
+  }
+}
+
+TEST(LlamaProbe, HowFourBitsArePackedIsNamed) {
+  const auto engine = make("q8_0_v_q4_0");
+  const std::string neighbours = refusal(*engine, [](kv::Descriptor& lie) {
+    replace(lie.representation[0].layout_text, "dim%16 dim/16%2", "dim%32");
+  });
+  EXPECT_NE(neighbours.find("the order is \"dim%16 dim/16%2\", the descriptor says \"dim%32\""),
+            std::string::npos)
+      << neighbours;
+  const std::string sign = refusal(*engine, [](kv::Descriptor& lie) {
+    replace(lie.representation[0].layout_text, "v:u4", "v:i4");
+    lie.representation[0].forms[1].codes = kv::Format::kI4;
+  });
+  EXPECT_NE(sign.find("elements are u4, the descriptor says i4"), std::string::npos) << sign;
 }
 
 TEST(LlamaProbe, BlocksThatAreNotThereAreRefused) {

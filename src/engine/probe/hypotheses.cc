@@ -11,6 +11,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "engine/probe/probe.h"
@@ -213,24 +214,13 @@ class Readings {
   }
 
   void formats() {
-    using kv::Format;
-    const Format codes = described().forms.at(0).codes;
-    const bool is_plain = described().forms.at(0).operation == kv::DecodeOperation::kPlain;
-    const std::vector<Format> others = is_plain
-                                           ? std::vector{Format::kF32, Format::kF16, Format::kBf16}
-                                           : std::vector{Format::kU8, Format::kI8, Format::kU4, Format::kI4};
-    for (const Format other : others) {
-      if (other == codes) continue;
-      add(fmt::format("elements are {}, the descriptor says {}", kv::name(other), kv::name(codes)),
-          [&](auto& group) {
-            for (const std::string_view component : {"k", "v"}) {
-              replace_all(group.layout_text, fmt::format("{}:{}", component, kv::name(codes)),
-                          fmt::format("{}:{}", component, kv::name(other)));
-            }
-            for (kv::DecodeForm& form : group.forms) form.codes = other;
-          });
+    std::set<kv::Format> seen;
+    bool has_scales = false;
+    for (const kv::DecodeForm& form : described().forms) {
+      if (seen.insert(form.codes).second) other_formats(form);
+      has_scales |= form.operation != kv::DecodeOperation::kPlain;
     }
-    if (is_plain) return;
+    if (!has_scales) return;
     add("scale and zero point lie the other way round", [](auto& group) {
       for (const std::string component : {"k", "v"}) {
         group.layout_text = exchanged(group.layout_text, component + ".s:", component + ".z:");
@@ -238,12 +228,37 @@ class Readings {
     });
   }
 
+  // Of all components that have this form's codes.
+  void other_formats(const kv::DecodeForm& described_form) {
+    using kv::Format;
+    const Format codes = described_form.codes;
+    const std::vector<Format> others = described_form.operation == kv::DecodeOperation::kPlain
+                                           ? std::vector{Format::kF32, Format::kF16, Format::kBf16}
+                                           : std::vector{Format::kU8, Format::kI8, Format::kU4, Format::kI4};
+    for (const Format other : others) {
+      if (other == codes) continue;
+      add(fmt::format("elements are {}, the descriptor says {}", kv::name(other), kv::name(codes)),
+          [&](auto& group) {
+            for (kv::DecodeForm& form : group.forms) {
+              if (form.codes != codes) continue;
+              replace_all(group.layout_text, fmt::format("{}:{}", form.component, kv::name(codes)),
+                          fmt::format("{}:{}", form.component, kv::name(other)));
+              form.codes = other;
+            }
+          });
+    }
+  }
+
   void orders() {
-    constexpr std::array<std::array<std::string_view, 2>, 5> kOrders{{{"slot head", "head slot"},
-                                                                      {"tok head", "head tok"},
-                                                                      {"head dim", "dim head"},
-                                                                      {"slot dim", "dim slot"},
-                                                                      {"tok dim", "dim tok"}}};
+    constexpr std::array<std::array<std::string_view, 2>, 8> kOrders{
+        {{"slot head", "head slot"},
+         {"tok head", "head tok"},
+         {"head dim", "dim head"},
+         {"slot dim", "dim slot"},
+         {"tok dim", "dim tok"},
+         {"tok head dim v", "head dim tok v"},  // Transposed, or not.
+         {"~dim%2", "dim%2"},                   // Which element of a byte is in the high nibble;
+         {"dim%16 dim/16%2", "dim%32"}}};       // and which two share one.
     for (const auto& [a, b] : kOrders) {
       const bool has_first = described().layout_text.find(a) != std::string::npos;
       add(fmt::format("the order is \"{}\", the descriptor says \"{}\"", has_first ? b : a,
@@ -298,22 +313,24 @@ class Search {
     const std::vector<float>& expected = key ? k_ : v_;
     if (found_) {
       const std::vector<float>& rows = key ? found_->k : found_->v;
-      if (fits(relative_error(rows, key ? v_ : k_))) return key ? "it holds V" : "it holds K";
+      if (fits(!key, relative_error(rows, key ? v_ : k_))) return key ? "it holds V" : "it holds K";
       for (const Expectation& other : key ? k_expectations(subject_) : v_expectations(subject_)) {
-        if (fits(relative_error(rows, other.rows))) return other.claim;
+        if (fits(key, relative_error(rows, other.rows))) return other.claim;
       }
       const auto [factor, error] = best_factor(rows, expected);
-      if (fits(error)) return fmt::format("values are {:.4g} times what they should be", factor);
+      if (fits(key, error)) return fmt::format("values are {:.4g} times what they should be", factor);
     }
     for (std::size_t i = 0; i < readings_.size(); ++i) {
-      if (reread_[i] && fits(relative_error(key ? reread_[i]->k : reread_[i]->v, expected)))
+      if (reread_[i] && fits(key, relative_error(key ? reread_[i]->k : reread_[i]->v, expected)))
         return readings_[i].claim;
     }
     return "";
   }
 
  private:
-  bool fits(double error) const { return error <= subject_.tolerance; }
+  bool fits(bool key, double error) const {
+    return error <= (key ? subject_.tolerance.k : subject_.tolerance.v);
+  }
 
   Subject subject_;
   const std::optional<LayerRows>& found_;
@@ -350,7 +367,8 @@ Judgement judge(const Subject& subject) {
     judgement.k_error = relative_error(found->k, described_k(subject));
     judgement.v_error = relative_error(found->v, described_v(subject));
   }
-  const bool k_fits = judgement.k_error <= subject.tolerance, v_fits = judgement.v_error <= subject.tolerance;
+  const bool k_fits = judgement.k_error <= subject.tolerance.k;
+  const bool v_fits = judgement.v_error <= subject.tolerance.v;
   if (k_fits && v_fits) return judgement;
   const Search search(subject, found, Readings(subject).take());
   const std::string k_claim = k_fits ? "" : search.explain(true),
@@ -360,11 +378,11 @@ Judgement judge(const Subject& subject) {
     judgement.surprise += fmt::format("K and V are swapped in layer 0 (off by {:.3g} and {:.3g})",
                                       judgement.k_error, judgement.v_error);
   } else if (!k_fits && k_claim == v_claim) {
-    judgement.surprise += say(true, judgement.k_error, subject.tolerance, k_claim) + "; the same for V";
+    judgement.surprise += say(true, judgement.k_error, subject.tolerance.k, k_claim) + "; the same for V";
   } else {
-    if (!k_fits) judgement.surprise += say(true, judgement.k_error, subject.tolerance, k_claim);
+    if (!k_fits) judgement.surprise += say(true, judgement.k_error, subject.tolerance.k, k_claim);
     if (!k_fits && !v_fits) judgement.surprise += "; ";
-    if (!v_fits) judgement.surprise += say(false, judgement.v_error, subject.tolerance, v_claim);
+    if (!v_fits) judgement.surprise += say(false, judgement.v_error, subject.tolerance.v, v_claim);
   }
   return judgement;
 }

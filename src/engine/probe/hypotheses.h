@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "engine/probe/expectation.h"
+#include "engine/probe/probe.h"
 #include "kv/binding.h"
 #include "kv/descriptor.h"
 
@@ -16,7 +17,7 @@ struct Subject {
   const kv::Descriptor* descriptor = nullptr;
   const kv::Binding* binding = nullptr;
   const Layer0* truth = nullptr;
-  double tolerance = 0;
+  ProbeTolerance tolerance;
 };
 
 struct Judgement {

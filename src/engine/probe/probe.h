@@ -32,21 +32,30 @@ Result<LayerRows> expected_layer0(const std::string& gguf_path, std::span<const 
 Result<LayerRows> read_layer(const kv::Descriptor& descriptor, const kv::Binding& binding,
                              std::uint32_t layer, kv::TokenRange tokens);
 
+// Of relative RMS errors of layer 0.
+struct ProbeTolerance {
+  double k = 0, v = 0;
+};
+
 struct ProbeReport {
   double k_error = 0, v_error = 0;  // Relative RMS error of layer 0 against the expectation.
-  double tolerance = 0;
+  ProbeTolerance tolerance;
   std::uint32_t tokens = 0;
+  std::uint32_t layers = 0;
   std::string text() const;
 };
 
-// How far an honest engine may be off at layer 0: its arithmetic on these weights plus its storage's
-// rounding.
-double probe_tolerance(const Engine& engine);
+// How far an honest engine may be off at layer 0: its arithmetic on these weights plus the rounding of the
+// storage that it describes, for K and V each.
+ProbeTolerance probe_tolerance(const Engine& engine);
 
-// Runs a short sequence through `engine` (crossing a block boundary), reads its state back and compares with
-// expected_layer0. incompatible on a surprise, naming the factor that would explain it: it tries the other
-// hypotheses (K and V swapped, other rope pairing, unrotated K, heads rotated, wrong scale, hadamard, block
-// size). The engine's own memory is read through its KvSource; unsupported without one.
-Result<ProbeReport> probe_meaning(Engine& engine, const std::string& gguf_path, double tolerance);
+// Runs a short sequence through `engine` (crossing a block boundary), reads its state back and compares layer
+// 0 with the weights, after what the descriptor says was done to the values (rope, hadamard). incompatible on
+// a surprise, naming the factor that would explain it: it tries the other hypotheses (K and V swapped, other
+// rope pairing, unrotated K, heads rotated, wrong scale, hadamard or none, V transposed, block size). Of the
+// other layers it is only known that they must be finite, written everywhere, not constant and unlike each
+// other. The engine's own memory is read through its KvSource; unsupported without one.
+Result<ProbeReport> probe_meaning(Engine& engine, const std::string& gguf_path,
+                                  const ProbeTolerance& tolerance);
 
 }  // namespace isthmus::engine

@@ -44,47 +44,54 @@ void store(std::span<std::byte> to, kv::Format format, float value) {
   }
 }
 
-// Layer 0 of a state, laid out as `truth` says, in pools of 16 blocks or of 512 rows.
-class StoredLayer : public ExportedKv {
+// Layers of a state, laid out as `truth` says, in pools of 16 blocks or of 512 rows.
+class StoredLayers : public ExportedKv {
  public:
-  StoredLayer(const kv::Descriptor& truth, const LayerRows& rows) : layout_(truth.layout(0, 0).value()) {
+  StoredLayers(const kv::Descriptor& truth, std::span<const LayerRows> layers)
+      : layout_(truth.layout(0, 0).value()) {
     const std::uint32_t block_tokens = truth.representation[0].block_tokens;
-    const std::uint64_t extent = block_tokens == 0 ? 512 : 16;
-    for (const kv::RegionLayout& region : layout_.regions()) {
-      pools_.emplace_back(layout_.region_bytes(region.name, extent), std::byte{0});
-      binding_.memory.push_back({.region = region.name,
-                                 .layer = 0,
-                                 .base = pools_.back().data(),
-                                 .bytes = pools_.back().size(),
-                                 .open_extent = extent});
-    }
     binding_.first_row = block_tokens == 0 ? 7 : 0;
-    binding_.valid = {0, rows.tokens};
-    for (std::uint32_t i = 0; block_tokens != 0 && i * block_tokens < rows.tokens; ++i) {
+    binding_.valid = {0, layers[0].tokens};
+    for (std::uint32_t i = 0; block_tokens != 0 && i * block_tokens < layers[0].tokens; ++i) {
       binding_.blocks.push_back((i * 5 + 3) % 16);  // Scattered.
     }
-    for (const kv::DecodeForm& form : truth.representation[0].forms) {
-      write(form, form.component == "k" ? rows.k : rows.v, rows, block_tokens);
+    for (std::uint32_t layer = 0; layer < layers.size(); ++layer) {
+      add_pools(layer, block_tokens == 0 ? 512 : 16);
+      for (const kv::DecodeForm& form : truth.representation[0].forms) {
+        write(form, layer, form.component == "k" ? layers[layer].k : layers[layer].v, layers[layer],
+              block_tokens);
+      }
     }
   }
   const kv::Binding& binding() const override { return binding_; }
   std::uint64_t bytes() const override { return 0; }
 
  private:
-  void put(const std::string& part_name, kv::ElementIndex index, float value) {
+  void add_pools(std::uint32_t layer, std::uint64_t extent) {
+    for (const kv::RegionLayout& region : layout_.regions()) {
+      pools_.emplace_back(layout_.region_bytes(region.name, extent), std::byte{0});
+      binding_.memory.push_back({.region = region.name,
+                                 .layer = layer,
+                                 .base = pools_.back().data(),
+                                 .bytes = pools_.back().size(),
+                                 .open_extent = extent});
+    }
+  }
+
+  void put(const std::string& part_name, const kv::ElementIndex& index, float value) {
     const kv::PartLayout& part = *layout_.part(part_name).value();
     for (std::size_t i = 0; i < binding_.memory.size(); ++i) {
-      if (binding_.memory[i].region != part.region) continue;
+      if (binding_.memory[i].region != part.region || binding_.memory[i].layer != index.layer) continue;
       const std::uint64_t offset = kv::bit_offset(part, index, binding_.memory[i].open_extent) / 8;
       store(std::span(pools_[i]).subspan(offset), part.format, value);
     }
   }
 
-  void write(const kv::DecodeForm& form, const std::vector<float>& values, const LayerRows& rows,
-             std::uint32_t block_tokens) {
+  void write(const kv::DecodeForm& form, std::uint32_t layer, const std::vector<float>& values,
+             const LayerRows& rows, std::uint32_t block_tokens) {
     for (std::uint32_t row = 0; row < rows.tokens * rows.heads; ++row) {
       const std::uint32_t token = row / rows.heads;
-      kv::ElementIndex index{.token = binding_.first_row + token, .head = row % rows.heads};
+      kv::ElementIndex index{.layer = layer, .token = binding_.first_row + token, .head = row % rows.heads};
       if (block_tokens != 0) {
         index.block = binding_.blocks[token / block_tokens];
         index.slot = token % block_tokens;
@@ -113,6 +120,11 @@ class FakeEngine : public Engine, public KvSource {
   explicit FakeEngine(kv::Descriptor truth) : claim(truth), truth_(std::move(truth)) { update_info(); }
 
   std::function<void(LayerRows&, const Layer0&)> change = [](LayerRows&, const Layer0&) {};
+  // Of the other layer, given what layer 0 holds.
+  std::function<void(LayerRows&)> make_second = [](LayerRows& rows) {
+    std::ranges::reverse(rows.k);
+    std::ranges::reverse(rows.v);
+  };
   kv::Descriptor claim;
   bool is_source = true;
 
@@ -144,7 +156,9 @@ class FakeEngine : public Engine, public KvSource {
   Result<std::unique_ptr<ExportedKv>> export_range(SequenceId, kv::TokenRange) override {
     LayerRows rows = expected_layer0(model_path(), tokens_, "interleaved").value();
     change(rows, project_layer0(model_path(), tokens_).value());
-    return std::unique_ptr<ExportedKv>(std::make_unique<StoredLayer>(truth_, rows));
+    std::vector<LayerRows> layers(2, rows);
+    make_second(layers[1]);
+    return std::unique_ptr<ExportedKv>(std::make_unique<StoredLayers>(truth_, layers));
   }
 
  private:
@@ -156,7 +170,7 @@ class FakeEngine : public Engine, public KvSource {
 
 std::string refusal(FakeEngine& engine) {
   engine.update_info();
-  const auto report = probe_meaning(engine, model_path(), 0.02);
+  const auto report = probe_meaning(engine, model_path(), {0.02, 0.02});
   EXPECT_EQ(engine.usage().sequences, 0u);
   if (report.ok()) return "passed: " + report->text();
   EXPECT_EQ(report.code(), Code::kIncompatible);
@@ -218,7 +232,7 @@ TEST(Probe, HonestEnginesPassInEveryStorage) {
        {std::pair{"llamacpp:f32", 1e-6}, std::pair{"llamacpp:f16", 1e-3}, std::pair{"llamacpp:bf16", 4e-3},
         std::pair{"openvino:f32", 1e-6}, std::pair{"openvino:u8", 1e-2}}) {
     FakeEngine engine(descriptor_of(storage));
-    const auto report = probe_meaning(engine, model_path(), bound);
+    const auto report = probe_meaning(engine, model_path(), {bound, bound});
     ASSERT_TRUE(report.ok()) << storage << ": " << report.error().text();
     EXPECT_EQ(report->tokens, engine.info().block_tokens == 0 ? 40u : 69u);
     EXPECT_EQ(engine.usage().sequences, 0u);
@@ -305,7 +319,7 @@ TEST(Probe, DescribedHadamardIsExpectedAndItsAbsenceNamed) {
     rows.k = hadamard64(rows.k);
     rows.v = hadamard64(rows.v);
   };
-  const auto report = probe_meaning(engine, model_path(), 1e-5);
+  const auto report = probe_meaning(engine, model_path(), {1e-5, 1e-5});
   EXPECT_TRUE(report.ok()) << report.error().text();
   engine.change = [](LayerRows&, const Layer0&) {};
   const std::string detail = refusal(engine);
@@ -371,6 +385,53 @@ TEST(Probe, WhatTheLayoutMisstatesIsNamed) {
   }
 }
 
+TEST(Probe, WhatIsOddAboutALaterLayerIsNamed) {
+  struct Odd {
+    std::string claim;
+    std::function<void(LayerRows&)> make;
+  };
+  const std::vector<Odd> odd{
+      {"K of layer 1: the same numbers as in layer 0", [](LayerRows& rows) { std::ranges::reverse(rows.v); }},
+      {"V of layer 1: the same numbers as in layer 0", [](LayerRows& rows) { std::ranges::reverse(rows.k); }},
+      {"V of layer 1: the same numbers as in layer 1",
+       [](LayerRows& rows) {
+         std::ranges::reverse(rows.k);
+         rows.v = rows.k;
+       }},
+      {"K of layer 1: every element is 3", [](LayerRows& rows) { std::ranges::fill(rows.k, 3.0f); }},
+      {"V of layer 1: nothing but zeros at position 17",
+       [](LayerRows& rows) {
+         std::ranges::reverse(rows.k);
+         std::ranges::reverse(rows.v);
+         std::fill_n(rows.v.begin() + 17 * 128, 128, 0.0f);
+       }},
+      {"K of layer 1: element 4001 is inf",
+       [](LayerRows& rows) { rows.k[4001] = std::numeric_limits<float>::infinity(); }},
+  };
+  for (const Odd& layer : odd) {
+    FakeEngine engine(descriptor_of("openvino:f32"));
+    engine.make_second = layer.make;
+    const std::string detail = refusal(engine);
+    EXPECT_NE(detail.find(layer.claim), std::string::npos) << layer.claim << ": " << detail;
+  }
+}
+
+TEST(Probe, TransposedValuesAreNamedAndSoAreThoseThatAreNot) {
+  for (const auto& [truth, claim] : {std::pair{"llamacpp:f16", "llamacpp:f16_v_transposed"},
+                                     std::pair{"llamacpp:f16_v_transposed", "llamacpp:f16"}}) {
+    FakeEngine engine(descriptor_of(truth));
+    engine.claim = descriptor_of(claim);
+    const std::string detail = refusal(engine);
+    EXPECT_NE(detail.find("V of layer 0 is off by"), std::string::npos) << detail;
+    EXPECT_EQ(detail.find("K of layer 0"), std::string::npos) << detail;
+    EXPECT_NE(detail.find(std::string(truth) == "llamacpp:f16"
+                              ? "the order is \"tok head dim v\", the descriptor says \"head dim tok v\""
+                              : "the order is \"head dim tok v\", the descriptor says \"tok head dim v\""),
+              std::string::npos)
+        << detail;
+  }
+}
+
 TEST(Probe, StatementsThatTheFileContradictsAreNamed) {
   FakeEngine theta(descriptor_of("openvino:f32"));
   theta.claim.identity.rope_theta = 1e6;
@@ -384,13 +445,13 @@ TEST(Probe, StatementsThatTheFileContradictsAreNamed) {
 TEST(Probe, AnEngineWithoutASourceIsUnsupported) {
   FakeEngine engine(descriptor_of("openvino:f32"));
   engine.is_source = false;
-  EXPECT_EQ(probe_meaning(engine, model_path(), 0.01).code(), Code::kUnsupported);
+  EXPECT_EQ(probe_meaning(engine, model_path(), {0.01, 0.01}).code(), Code::kUnsupported);
 }
 
 TEST(ReadLayer, PlacesOutsideTheBindingAreRefused) {
   const kv::Descriptor descriptor = descriptor_of("openvino:f32");
   LayerRows rows = expected_layer0(model_path(), std::vector<TokenId>(40, 7), "interleaved").value();
-  const StoredLayer stored(descriptor, rows);
+  const StoredLayers stored(descriptor, {&rows, 1});
   EXPECT_EQ(read_layer(descriptor, stored.binding(), 0, {0, 40})->k, rows.k);
   EXPECT_EQ(read_layer(descriptor, stored.binding(), 0, {0, 41}).code(), Code::kInvalidArgument);
   EXPECT_EQ(read_layer(descriptor, stored.binding(), 2, {0, 40}).code(), Code::kInvalidArgument);
