@@ -143,7 +143,7 @@ void add_worker(CLI::App& app, WorkerCommand& worker) {
       ->check(CLI::Range(64, 1 << 24))
       ->capture_default_str();
   app.add_option("--sequences", worker.sequences_max, "Sequences at once")
-      ->check(CLI::Range(1, 1024))
+      ->check(CLI::Range(1, 255))
       ->capture_default_str();
   app.add_option("--request-timeout", worker.request_timeout_s, "Of one request, seconds")
       ->check(CLI::Range(1, 86400))

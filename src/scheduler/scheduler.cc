@@ -8,6 +8,15 @@
 
 namespace isthmus::scheduler {
 
+bool Limits::are_sound() const {
+  return prefill_unit_tokens >= 2 && prefill_cut_tokens % prefill_unit_tokens == 0 &&
+         step_tokens_max > std::uint64_t{sequences_max} + prefill_unit_tokens;
+}
+
+Scheduler::Scheduler(const Limits& limits) : limits_(limits) {
+  ISTHMUS_CHECK(limits.are_sound());
+}
+
 Status Scheduler::add(RequestId request, std::uint64_t prompt, std::uint64_t computed) {
   ISTHMUS_CHECK(prompt > 0 && computed <= prompt);
   if (running_.size() >= limits_.sequences_max) {
@@ -21,19 +30,24 @@ void Scheduler::remove(RequestId request) {
   std::erase_if(running_, [&](const Running& running) { return running.request == request; });
 }
 
-// End of the next prefill chunk of `running` within `budget`: a multiple of the cut where possible, and never
-// one that leaves a chunk of a single token (engines promise equal bits only for chunks of two and more).
+bool Scheduler::may_end_at(const Running& running, std::uint64_t end) const {
+  if (end == running.prompt) return true;
+  return end % limits_.prefill_unit_tokens == 0 && end >= running.computed + 2 && running.prompt - end != 1;
+}
+
+// End of the next prefill chunk of `running` within `budget`: at the next cut, or one token after it if that
+// ends the prompt; else as far as the rules allow, or nowhere (`computed`) if the budget is too small.
 std::uint64_t Scheduler::cut(const Running& running, std::uint64_t budget) const {
+  // The first cut that is two tokens or more away.
+  const std::uint64_t next_cut =
+      ((running.computed + 1) / limits_.prefill_cut_tokens + 1) * limits_.prefill_cut_tokens;
   const std::uint64_t reach = std::min(running.prompt, running.computed + budget);
-  std::uint64_t end = reach;
-  if (reach < running.prompt) {
-    const std::uint64_t aligned = reach - reach % limits_.prefill_cut_tokens;
-    if (aligned > running.computed) end = aligned;
+  if (reach == running.prompt && running.prompt <= next_cut + 1) return reach;
+  const std::uint64_t unit = limits_.prefill_unit_tokens;
+  for (std::uint64_t end = std::min(reach, next_cut) / unit * unit; end > running.computed; end -= unit) {
+    if (may_end_at(running, end)) return end;
   }
-  end = std::min(
-      end, running.computed - running.computed % limits_.prefill_cut_tokens + limits_.prefill_cut_tokens);
-  if (running.prompt - end == 1) end = budget > end - running.computed ? running.prompt : end - 1;
-  return std::max(end, running.computed);
+  return running.computed;
 }
 
 std::vector<Item> Scheduler::next() const {

@@ -17,6 +17,14 @@ struct Limits {
   std::uint32_t sequences_max = 8;      // Running at once; one token of the budget is kept for each.
   // Prefill is cut at multiples of this position, the tile of the wire form: each step publishes whole tiles.
   std::uint32_t prefill_cut_tokens = 256;
+  // Every chunk but the prompt's last ends at a multiple of this: the engine's block, where a chunk that ends
+  // inside one would cost it bits, and never one token, which engines compute by other kernels than several.
+  // Divides prefill_cut_tokens.
+  std::uint32_t prefill_unit_tokens = 2;
+
+  // Whether any mix of sequences_max requests advances: 2 or more a unit, whole units in a cut, and room in a
+  // step for a decode of each other sequence and two tokens more than a unit.
+  bool are_sound() const;
 };
 
 // Positions [begin, end) of one request run in the next step.
@@ -30,10 +38,10 @@ struct Item {
 
 // Requests are served in the order of their arrival; decodes go first, so that a long prefill costs each of
 // them at most one step of step_tokens_max. Prefill gets what is left of the budget, so it isn't starved
-// either.
+// either. A chunk of prefill has two tokens or more, unless one is all that a request lacks.
 class Scheduler {
  public:
-  explicit Scheduler(const Limits& limits) : limits_(limits) {}
+  explicit Scheduler(const Limits& limits);  // Sound ones.
 
   // A request with `prompt` tokens of which `computed` have state already (all of them: it decodes next).
   // exhausted if sequences_max run.
@@ -52,6 +60,7 @@ class Scheduler {
     std::uint64_t prompt = 0;
     std::uint64_t computed = 0;
   };
+  bool may_end_at(const Running& running, std::uint64_t end) const;
   std::uint64_t cut(const Running& running, std::uint64_t budget) const;
 
   Limits limits_;

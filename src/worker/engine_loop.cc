@@ -11,6 +11,20 @@
 #include "base/log.h"
 
 namespace isthmus::worker {
+namespace {
+
+scheduler::Limits limits_of(const engine::EngineInfo& info, const EngineLoopLimits& limits) {
+  scheduler::Limits of_scheduler{.step_tokens_max = std::min(limits.step_tokens_max, info.step_tokens_max),
+                                 .sequences_max = info.sequences_max};
+  // Whole blocks where a tile has whole blocks: some engines requantise a block that a chunk leaves
+  // half-filled.
+  if (info.block_tokens > 1 && of_scheduler.prefill_cut_tokens % info.block_tokens == 0) {
+    of_scheduler.prefill_unit_tokens = info.block_tokens;
+  }
+  return of_scheduler;
+}
+
+}  // namespace
 
 // One job. `events`/`prefill` are touched on the net loop only, the rest on the engine thread only.
 struct EngineLoop::Task {
@@ -44,8 +58,7 @@ EngineLoop::EngineLoop(std::unique_ptr<engine::Engine> engine, net::Loop& events
       limits_(limits),
       info_(engine_->info()),
       descriptor_(engine_->descriptor()),
-      scheduler_({.step_tokens_max = std::min(limits.step_tokens_max, info_.step_tokens_max),
-                  .sequences_max = info_.sequences_max}) {
+      scheduler_(limits_of(info_, limits)) {
   remember_stats();
   thread_ = std::thread([this] { thread_main(); });
 }
