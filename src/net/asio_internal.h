@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/signal_set.hpp>
@@ -19,6 +20,8 @@ namespace isthmus::net {
 
 struct Loop::Asio {
   boost::asio::io_context context{1};
+  // Always held: a context that runs out of work stops for good.
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work{context.get_executor()};
   std::atomic<std::thread::id> thread{std::this_thread::get_id()};
   std::optional<boost::asio::signal_set> signals;
 };

@@ -3,7 +3,6 @@
 #include "net/loop.h"
 
 #include <algorithm>
-#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <csignal>
@@ -55,7 +54,6 @@ Loop::~Loop() = default;
 
 void Loop::run() {
   asio_->thread = std::this_thread::get_id();
-  const auto guard = asio::make_work_guard(asio_->context);
   asio_->context.run();
   asio_->context.restart();  // Here rather than above, so that a stop() that came first isn't lost.
 }
@@ -94,7 +92,6 @@ void Loop::on_signal(std::function<void(int)> work) {
 bool run_until(Loop& loop, const std::function<bool()>& done, Duration limit) {
   asio::io_context& context = loop.asio().context;
   loop.asio().thread = std::this_thread::get_id();
-  const auto guard = asio::make_work_guard(context);
   const Instant end = now() + limit;
   while (!done()) {
     const Duration left = end - now();

@@ -81,6 +81,15 @@ TEST(Loop, TheFarthestDelayIsNoOverflow) {
   EXPECT_FALSE(run_until(loop, [&] { return fired; }, std::chrono::milliseconds(2)));
 }
 
+TEST(Loop, ItGoesOnAfterItRanOutOfWork) {
+  Loop loop;
+  for (int i = 0; i < 2; ++i) {
+    bool fired = false;
+    const auto timer = loop.after(Duration::zero(), [&] { fired = true; });
+    EXPECT_TRUE(run_until(loop, [&] { return fired; }));
+  }
+}
+
 TEST(Loop, SignalsRunOnTheLoopEachTime) {
   Loop loop;
   int seen = 0;

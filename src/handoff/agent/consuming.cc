@@ -221,8 +221,9 @@ void Shell::act(const PlaceChunk& action) {
       place_busy_,
       [incoming, placing, &chunk] {
         const wire::ChunkHeader& header = placing->landed.header;
-        placing->status = place_body(*incoming->placer, chunk, placing->landed.body, header.body_checksum,
-                                     header.tiles, incoming->destination, placing->stored, incoming->copy);
+        placing->status =
+            place_body(*incoming->placer, {chunk, placing->landed.body, header.body_checksum, header.tiles},
+                       incoming->destination, placing->stored, incoming->copy);
       },
       [this, incoming, placing, action, bytes = chunk.body_bytes] {
         placing->landed.body = {};  // A view: its memory is the producer's again.

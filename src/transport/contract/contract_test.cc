@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "net/run_until.h"
 #include "net/stream.h"
+#include "transport/shm/shm.h"
 #include "transport/tcp/tcp.h"
 
 namespace isthmus::transport {
@@ -20,10 +21,14 @@ struct Subject {
   const char* name;
   std::unique_ptr<Transport> (*make)(net::Loop&);
   const char* listen_at;
-  bool is_tcp_port;  // Its endpoint is a TCP port that strangers can reach.
+  bool is_tcp_port;   // Its endpoint is a TCP port that strangers can reach.
+  bool shows_memory;  // Payloads arrive as views.
 };
 
-constexpr Subject kTransports[] = {{"tcp", make_tcp, "127.0.0.1:0", true}};
+constexpr Subject kTransports[] = {
+    {"tcp", make_tcp, "127.0.0.1:0", true, false},
+    {"shm", make_shm, "", false, true},
+};
 
 std::vector<std::byte> pattern(std::size_t bytes, unsigned seed) {
   std::vector<std::byte> out(bytes);
@@ -171,7 +176,7 @@ TEST_P(Contract, LargeMessagesArriveWholeAndLeaveTheLoopFree) {
   ASSERT_TRUE(until([&] { return b_.payloads.size() == 1 && sent.size() == 1; }));
   EXPECT_TRUE(b_.payloads[0] == large);
   EXPECT_EQ(b_.log[0].size(), longest_control.size() + 2);
-  EXPECT_GT(turns, 64);
+  if (!GetParam().shows_memory) EXPECT_GT(turns, 64);
 }
 
 TEST_P(Contract, LengthsBeyondTheCapabilitiesAreRefusedAndTheChannelLives) {
@@ -237,7 +242,7 @@ TEST_P(Contract, EventsMayBeReplacedFromWithinACallback) {
 TEST_P(Contract, RevokeReturnsAtOnceWhenThePeerIsStopped) {
   join();  // b never reads.
   a_.listen_to_all();
-  std::vector<std::byte> payload = pattern(64 << 20, 1);
+  std::vector<std::byte> payload = pattern(32 << 20, 1);
   std::vector<Code> sent;
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(send(*a_.channel, {}, payload, count_sent(sent)).ok());
   settle();
@@ -255,6 +260,7 @@ TEST_P(Contract, RevokeReturnsAtOnceWhenThePeerIsStopped) {
 }
 
 TEST_P(Contract, AfterRevokeNothingIsWrittenIntoTheReceiversMemory) {
+  if (GetParam().shows_memory) GTEST_SKIP() << "it never is";
   join_and_listen();
   const std::vector<std::byte> payload(32 << 20, std::byte{1});
   std::vector<Code> sent;
@@ -272,11 +278,12 @@ TEST_P(Contract, AfterRevokeNothingIsWrittenIntoTheReceiversMemory) {
 
 TEST_P(Contract, APeersDeathIsUnavailableOnceAndSendersAreTold) {
   join_and_listen();
+  b_.keeps_views = true;
   const std::vector<std::byte> payload = pattern(64 << 20, 1);
   std::vector<Code> sent;
   ASSERT_TRUE(send(*a_.channel, {}, payload, count_sent(sent)).ok());
   ASSERT_TRUE(send(*a_.channel, {}, payload, count_sent(sent)).ok());
-  ASSERT_TRUE(until([&] { return !b_.memory.empty(); }));
+  ASSERT_TRUE(until([&] { return !b_.memory.empty() || !b_.views.empty(); }));
   b_.channel.reset();
   ASSERT_TRUE(until([&] { return !a_.closed.empty(); }));
   settle();
@@ -291,6 +298,79 @@ TEST_P(Contract, AnIdlePeersDeathIsSeen) {
   a_.channel.reset();
   ASSERT_TRUE(until([&] { return !b_.closed.empty(); }));
   EXPECT_EQ(b_.closed[0].code, Code::kUnavailable);
+}
+
+TEST_P(Contract, PayloadMemoryIsUsedAgainOnceItIsSent) {
+  join_and_listen();
+  const std::byte* first = nullptr;
+  for (int i = 0; i < 100; ++i) {
+    Result<PayloadMemory> memory = a_.channel->payload_memory(1 << 20);
+    ASSERT_TRUE(memory.ok()) << memory.error().text();
+    if (first == nullptr) first = memory->bytes.data();
+    EXPECT_EQ(memory->bytes.data(), first);
+    std::fill(memory->bytes.begin(), memory->bytes.end(), static_cast<std::byte>(i));
+    std::vector<Code> sent;
+    ASSERT_TRUE(a_.channel->send_data({}, memory->bytes, count_sent(sent)).ok());
+    ASSERT_TRUE(until([&] { return !sent.empty() && !b_.payloads.empty(); }));
+    EXPECT_EQ(b_.payloads.back(), std::vector<std::byte>(1 << 20, static_cast<std::byte>(i)));
+    b_.payloads.clear();
+  }
+}
+
+TEST_P(Contract, PayloadMemoryIsHeldByItsHolderAloneAndOutlivesTheChannel) {
+  join();
+  Result<PayloadMemory> one = a_.channel->payload_memory(1000);
+  const Result<PayloadMemory> other = a_.channel->payload_memory(1000);
+  ASSERT_TRUE(one.ok() && other.ok());
+  EXPECT_NE(one->bytes.data(), other->bytes.data());
+  a_.channel.reset();
+  std::fill(one->bytes.begin(), one->bytes.end(), std::byte{1});
+  EXPECT_EQ(other->bytes[0], std::byte{0});
+  join();
+  a_.channel->close();
+  EXPECT_EQ(a_.channel->payload_memory(1).code(), Code::kUnavailable);
+  const std::uint64_t too_many = transport_->capabilities().data_bytes_max + 1;
+  join();
+  EXPECT_EQ(a_.channel->payload_memory(too_many).code(), Code::kInvalidArgument);
+}
+
+TEST_P(Contract, AShownPayloadIsTheSendersAgainWhenItsViewIsLetGo) {
+  if (!GetParam().shows_memory) GTEST_SKIP() << "it is copied";
+  join_and_listen();
+  b_.keeps_views = true;
+  std::vector<Code> sent;
+  for (unsigned i = 0; i < 3; ++i)
+    ASSERT_TRUE(send(*a_.channel, {}, pattern(10'000, i), count_sent(sent)).ok());
+  ASSERT_TRUE(a_.channel->send_fence(1).ok());
+  ASSERT_TRUE(until([&] { return b_.log.size() == 7; }));
+  settle();
+  EXPECT_TRUE(sent.empty());
+  // Memory that is shown isn't given to another sender meanwhile.
+  const Result<PayloadMemory> fourth = a_.channel->payload_memory(10'000);
+  ASSERT_TRUE(fourth.ok());
+  std::fill(fourth->bytes.begin(), fourth->bytes.end(), std::byte{0xff});
+  for (unsigned i = 0; i < 3; ++i) EXPECT_TRUE(std::ranges::equal(b_.views[i].bytes, pattern(10'000, i)));
+  b_.views.erase(b_.views.begin() + 1);
+  ASSERT_TRUE(until([&] { return sent.size() == 1; }));
+  b_.views.clear();
+  ASSERT_TRUE(until([&] { return sent.size() == 3; }));
+  EXPECT_EQ(sent, std::vector<Code>(3, Code::kOk));
+}
+
+TEST_P(Contract, AViewIsReadableAfterChannelAndPeerAreGone) {
+  if (!GetParam().shows_memory) GTEST_SKIP() << "it is copied";
+  join_and_listen();
+  b_.keeps_views = true;
+  std::vector<Code> sent;
+  ASSERT_TRUE(send(*a_.channel, {}, pattern(1 << 20, 7), count_sent(sent)).ok());
+  ASSERT_TRUE(until([&] { return b_.views.size() == 1; }));
+  b_.channel->revoke();
+  ASSERT_TRUE(until([&] { return !a_.closed.empty(); }));
+  EXPECT_EQ(sent, std::vector<Code>{Code::kUnavailable});
+  a_.channel.reset();
+  b_.channel.reset();
+  EXPECT_TRUE(std::ranges::equal(b_.views[0].bytes, pattern(1 << 20, 7)));
+  b_.views.clear();
 }
 
 TEST_P(Contract, AFullSendQueueIsExhaustedAndDrains) {
@@ -334,9 +414,9 @@ TEST_P(Contract, AChannelMayBeDestroyedInEachOfItsCallbacks) {
       destroyed = true;
     };
     b_.channel->set_events({.on_control = [&](std::vector<std::byte>) { destroy_at(kControl); },
-                            .on_incoming = [&](const Incoming&) -> Result<std::span<std::byte>> {
+                            .on_incoming = [&](const Incoming& incoming) -> Result<std::span<std::byte>> {
                               destroy_at(kIncoming);
-                              return std::span(memory);
+                              return std::span(memory).first(incoming.is_shared ? 0 : memory.size());
                             },
                             .on_data = [&](Received) { destroy_at(kData); },
                             .on_fence = [&](std::uint64_t) { destroy_at(kFence); },

@@ -13,6 +13,15 @@ constexpr std::size_t kSpareMax = 8;
 
 }  // namespace
 
+// A buffer that is out; back in its pool, if there still is one, when its last holder lets go.
+struct PayloadPool::Lent {
+  ~Lent() {
+    if (const auto alive = pool.lock()) alive->give_back(std::move(buffer));
+  }
+  std::weak_ptr<PayloadPool> pool;
+  device::HostBuffer buffer;
+};
+
 Result<PayloadMemory> PayloadPool::take(std::uint64_t bytes) {
   device::HostBuffer buffer;
   const auto at = std::find_if(spare_.begin(), spare_.end(), [&](const device::HostBuffer& spare) {
@@ -25,14 +34,10 @@ Result<PayloadMemory> PayloadPool::take(std::uint64_t bytes) {
     ISTHMUS_TRY(buffer, device::HostBuffer::allocate(bytes));
   }
   const std::span<std::byte> memory = buffer.bytes().first(bytes);
-  // The deleter runs when the last holder lets go, and gives the buffer back if there is still a pool.
-  std::shared_ptr<device::HostBuffer> keep(new device::HostBuffer(std::move(buffer)),
-                                           [pool = weak_from_this()](device::HostBuffer* used) {
-                                             if (const auto alive = pool.lock())
-                                               alive->give_back(std::move(*used));
-                                             delete used;
-                                           });
-  return PayloadMemory{memory, std::move(keep)};
+  auto lent = std::make_shared<Lent>();
+  lent->pool = weak_from_this();
+  lent->buffer = std::move(buffer);
+  return PayloadMemory{memory, std::move(lent)};
 }
 
 void PayloadPool::give_back(device::HostBuffer buffer) {

@@ -17,6 +17,7 @@ class PayloadPool : public std::enable_shared_from_this<PayloadPool> {
   Result<PayloadMemory> take(std::uint64_t bytes);
 
  private:
+  struct Lent;
   void give_back(device::HostBuffer buffer);
 
   std::vector<device::HostBuffer> spare_;
