@@ -13,10 +13,19 @@ namespace {
 constexpr std::size_t kSteps = 64;
 constexpr std::uint64_t kContext = 768;
 
-// Forced single-token steps; all logits.
-std::vector<std::vector<float>> decode(Engine& engine, SequenceId sequence) {
+// Forced single-token steps; all logits. `beside` takes the same steps, in the same forwards.
+std::vector<std::vector<float>> decode(Engine& engine, SequenceId sequence, std::size_t steps = kSteps,
+                                       std::span<const SequenceId> beside = {}) {
   std::vector<std::vector<float>> rows;
-  for (const TokenId token : prompt(kSteps, 7)) rows.push_back(run(engine, sequence, {&token, 1}));
+  for (const TokenId token : prompt(steps, 7)) {
+    std::vector<StepItem> items{{.sequence = sequence, .tokens = {&token, 1}, .logits = 1}};
+    for (const SequenceId other : beside)
+      items.push_back({.sequence = other, .tokens = {&token, 1}, .logits = 1});
+    const auto output = engine.step(items);
+    EXPECT_TRUE(output.ok()) << output.error().text();
+    const auto own = output->logits.first(engine.info().vocabulary);
+    rows.emplace_back(own.begin(), own.end());
+  }
   return rows;
 }
 
@@ -60,6 +69,26 @@ TEST(LlamaExactness, F16CrossesWithoutAChangedBit) {
 
 TEST(LlamaExactness, Q8CrossesWithoutAChangedBit) {
   expect_exact("q8_0", {33, 512});
+}
+
+TEST(LlamaExactness, NeitherNeighboursNorHolesNorBatchesChangeABitOfDecoding) {
+  constexpr std::size_t kFewSteps = 12;
+  const auto source = make(512, 1, "f16", 512), target = make(1024, 4, "f16", 512);
+  const auto from = source->open(400).value();
+  run(*source, from, prompt(300), 0);
+  const auto leaves = target->open(150).value(), stays = target->open(100).value(),
+             joins = target->open(100).value();
+  for (const auto& [sequence, seed] : {std::pair{leaves, 3}, std::pair{stays, 5}, std::pair{joins, 9}}) {
+    run(*target, sequence, prompt(50, seed), 0);
+  }
+  target->close(leaves);
+  // Its first 50 cells lie before the neighbours', the others behind.
+  const auto alone = hand_over(*source, from, *target, 330);
+  const auto together = hand_over(*source, from, *target, 330);
+  const auto expected = decode(*source, from, kFewSteps);
+  EXPECT_EQ(equal_steps(expected, decode(*target, alone, kFewSteps)), kFewSteps);
+  const std::vector<SequenceId> beside{stays, joins};
+  EXPECT_EQ(equal_steps(expected, decode(*target, together, kFewSteps, beside)), kFewSteps);
 }
 
 TEST(LlamaExactness, TransposedValuesCrossWithoutMoreThanFlashAttentionItselfChanges) {

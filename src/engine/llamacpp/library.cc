@@ -33,7 +33,9 @@ char rotation_setting[] = "LLAMA_ATTN_ROT_DISABLE=0";
 char& rotation_disabled = rotation_setting[sizeof(rotation_setting) - 2];
 std::mutex rotation_mutex;
 
-void start_once() {
+}  // namespace
+
+void start_library() {
   static std::once_flag started;
   std::call_once(started, [] {
     putenv(rotation_setting);
@@ -42,10 +44,8 @@ void start_once() {
   });
 }
 
-}  // namespace
-
 Result<ModelPointer> load_model(const std::string& path, bool vocabulary_only, bool repack) {
-  start_once();
+  start_library();
   llama_model_params params = llama_model_default_params();
   params.vocab_only = vocabulary_only;
   params.n_gpu_layers = 0;

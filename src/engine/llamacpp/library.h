@@ -20,6 +20,9 @@ struct ContextDeleter {
 using ModelPointer = std::unique_ptr<llama_model, ModelDeleter>;
 using ContextPointer = std::unique_ptr<llama_context, ContextDeleter>;
 
+// Before any other call; what follows here does it by itself.
+void start_library();
+
 // Weights and vocabulary, or the vocabulary alone. `repack` lets llama.cpp lay the weights out anew for the
 // widest instructions that it was built with (AMX). malformed if llama.cpp refuses the file; its log says
 // why.

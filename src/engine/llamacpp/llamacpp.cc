@@ -3,13 +3,13 @@
 #include "engine/llamacpp/llamacpp.h"
 
 #include <fmt/format.h>
-#include <ggml-cpu.h>
 #include <ggml.h>
 #include <llama.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "engine/llamacpp/instruction_set.h"
 #include "engine/llamacpp/kv_type.h"
 #include "engine/llamacpp/library.h"
 #include "engine/llamacpp/llama_engine.h"
@@ -102,12 +102,14 @@ Status check_model(const llama_model* model, const ModelFacts& facts) {
 Result<std::unique_ptr<Engine>> make_llamacpp(const Options& options) {
   ISTHMUS_TRY(check_options(options));
   ISTHMUS_TRY(const KvType kv_type, find_kv_type(options.kv_type));
+  ISTHMUS_TRY(const InstructionSet instructions, find_instruction_set(options.isa));
   ISTHMUS_TRY(const ModelFacts facts, read_model_facts(options.model_path));
   ISTHMUS_TRY(const kv::Storage* storage, kv::find_storage("llamacpp:" + options.kv_type));
   LlamaEngine::Parts parts;
   ISTHMUS_TRY(parts.descriptor, describe(facts, *storage));
+  parts.descriptor.weights_recipe = fmt::format("llamacpp.{}/{}", instructions.name, facts.weights_recipe);
   ISTHMUS_TRY(parts.shape, state_shape(facts, kv_type));
-  ISTHMUS_TRY(parts.model, load_model(options.model_path, false));
+  ISTHMUS_TRY(parts.model, load_model(options.model_path, false, instructions.repack));
   ISTHMUS_TRY(check_model(parts.model.get(), facts));
   ISTHMUS_TRY(parts.context,
               make_context(parts.model.get(), context_params(options, kv_type), kv_type.rotate));

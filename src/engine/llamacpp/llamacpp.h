@@ -28,6 +28,9 @@ struct Options {
   std::uint64_t context_tokens = 8192;  // Cells for all sequences together; rounded up to 256.
   std::uint32_t sequences_max = 8;      // At most 255.
   std::uint32_t step_tokens_max = 512;
+  // "native", or "avx512" to leave AMX alone and so stand in for a processor without it (instruction_set.h).
+  // What runs is in the weights recipe, "llamacpp.avx512/gguf-q4_1": it changes the last bits of results.
+  std::string isa = "native";
 };
 
 // Rows of logits that one step gives at most, or sequences_max if that is more: the engine holds a buffer for
@@ -45,8 +48,9 @@ inline constexpr std::uint32_t kStepLogitsMax = 128;
 // masked attention would carry into other sequences of the pool. The sequence is then empty and no longer
 // bound.
 //
-// Errors: not_found, malformed, unsupported (of the model; a KV type that isn't listed), invalid_argument (a
-// number out of range), exhausted (no memory), incompatible (the state isn't as expected).
+// Errors: not_found, malformed, unsupported (of the model; a KV type or instruction set that can't be had,
+// with those that can), invalid_argument (a number out of range), exhausted (no memory), incompatible (the
+// state isn't as expected).
 Result<std::unique_ptr<Engine>> make_llamacpp(const Options& options);
 
 }  // namespace isthmus::engine::llamacpp

@@ -24,15 +24,12 @@ namespace {
 
 Result<std::unique_ptr<engine::Engine>> make_engine(const WorkerOptions& options) {
   if (options.engine == "llamacpp") {
-    if (options.isa != "native") {
-      return Error{Code::kUnsupported,
-                   fmt::format("llamacpp takes no instruction set but native, not {}", options.isa)};
-    }
     return engine::llamacpp::make_llamacpp({.model_path = options.model_path,
                                             .kv_type = options.kv_type.empty() ? "f16" : options.kv_type,
                                             .threads = options.threads,
                                             .context_tokens = options.kv_tokens,
-                                            .sequences_max = options.sequences_max});
+                                            .sequences_max = options.sequences_max,
+                                            .isa = options.isa});
   }
   if (options.engine == "openvino") {
     return engine::openvino::make_openvino({.gguf_path = options.model_path,
