@@ -79,6 +79,12 @@ tsan: configure  ## unit and contract tests under ThreadSanitizer, without the e
 	@ninja -C build/tsan -j $(JOBS)
 	@$(PYTHON) tools/run_tests.py --jobs $(JOBS) --only tsan
 
+.PHONY: matrix
+matrix: build  ## KL of every pair of KV forms to its decoder alone, half an hour; writes docs and records
+	@cd $(RELEASE)/tests/crossing && ISTHMUS_WRITE_MATRIX=$(CURDIR) \
+	  ISTHMUS_TEST_MODEL=$(ISTHMUS_DEPS_DIR)/models/SmolLM2-135M-Instruct.Q4_1.gguf \
+	  ./crossing_test --gtest_filter='Matrix.EveryPair*'
+
 .PHONY: clean
 clean:  ## remove what was built (third_party/ stays)
 	rm -rf build

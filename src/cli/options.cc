@@ -220,9 +220,9 @@ Parsed usage_error(std::string_view command, std::string_view text) {
 }
 
 Parsed checked_up(UpCommand up, const Texts& texts) {
-  const auto prefill = parse_prefill(texts.prefill);
+  const auto prefill = parse_engine_choice(texts.prefill);
   if (!prefill.ok()) return usage_error("up", "--prefill " + prefill.error().detail);
-  const auto decode = parse_decode(texts.decode);
+  const auto decode = parse_engine_choice(texts.decode);
   if (!decode.ok()) return usage_error("up", "--decode " + decode.error().detail);
   const auto listen = net::Endpoint::parse(texts.listen);
   if (!listen.ok()) return usage_error("up", "--listen: " + listen.error().detail);

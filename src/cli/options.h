@@ -73,8 +73,8 @@ struct Parsed {
 // `arguments` without the program's name.
 Parsed parse(const std::vector<std::string>& arguments);
 
-// What `isthmus up` can join today, by role. invalid_argument with the list of what is possible otherwise.
-Result<EngineChoice> parse_prefill(const std::string& text);
-Result<EngineChoice> parse_decode(const std::string& text);
+// What a worker of `isthmus up` can be, in either role; "openvino" alone is its usual KV type.
+// invalid_argument, with the reason and the list, otherwise.
+Result<EngineChoice> parse_engine_choice(const std::string& text);
 
 }  // namespace isthmus::cli

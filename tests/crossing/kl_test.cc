@@ -62,13 +62,12 @@ TEST_P(Crossing, ThePairAnswersLikeItsDecoderAlone) {
   for (std::size_t i = 0; i < prompt_lengths().size(); ++i) {
     const Tokens tokens = prompt(i);
     const Tokens forced = own_tokens(decoder, tokens);
-    const Logits alone = rows_alone(decoder, tokens, forced);
+    const Reference alone(rows_alone(decoder, tokens, forced), vocabulary);
     const CrossedRows crossed = rows_of_pair(pair, decoder, tokens, forced);
-    ASSERT_EQ(crossed.pair.size(), alone.size());
-    const double kl_pair = mean_kl(alone, crossed.pair, vocabulary);
-    const double kl_engines = mean_kl(alone, crossed.prefill, vocabulary);
-    const double kl_first =
-        kl_divergence(std::span(alone).first(vocabulary), std::span(crossed.pair).first(vocabulary));
+    ASSERT_EQ(crossed.pair.size(), kForced * vocabulary);
+    const double kl_pair = alone.mean_kl(crossed.pair);
+    const double kl_engines = alone.mean_kl(crossed.prefill);
+    const double kl_first = alone.first_kl(crossed.pair);
     fmt::print("{:>7} {:>12.3e} {:>12.3e} {:>12.3e}\n", tokens.size(), kl_pair, kl_engines, kl_first);
     sum.pair += kl_pair;
     sum.engines += kl_engines;
@@ -87,13 +86,13 @@ TEST_P(Crossing, EachKindOfDamageIsSeen) {
   Pair pair(*bench.prefill, decoder, kUnqualified);
   const Tokens tokens = prompt(15);
   const Tokens forced = own_tokens(decoder, tokens);
-  const Logits alone = rows_alone(decoder, tokens, forced);
-  const double honest = mean_kl(alone, rows_of_pair(pair, decoder, tokens, forced).pair, vocabulary);
+  const Reference alone(rows_alone(decoder, tokens, forced), vocabulary);
+  const double honest = alone.mean_kl(rows_of_pair(pair, decoder, tokens, forced).pair);
   for (const Damage& damage : damages(decoder.descriptor())) {
     const CrossedRows rows = rows_of_pair(pair, decoder, tokens, forced, [&](const kv::Binding& memory) {
       damage.apply(decoder.descriptor(), memory);
     });
-    const double kl = mean_kl(alone, rows.pair, vocabulary);
+    const double kl = alone.mean_kl(rows.pair);
     fmt::print("openvino:{} {:<28} KL {:.3e}, {:.0f} times the honest pair's\n", GetParam(), damage.name, kl,
                kl / honest);
     EXPECT_GE(kl, kDamageFactor * honest) << damage.name;

@@ -13,16 +13,17 @@
 
 #include "crossing/measure.h"
 #include "crossing/pair.h"
+#include "worker/embedded/engine_kinds.h"
 
 namespace isthmus::crossing {
 namespace {
 
 std::vector<Form> all_forms() {
   std::vector<Form> forms;
-  for (const char* kv_type :
-       {"f16", "f32", "bf16", "f16_v_transposed", "q8_0", "q8_0_unrotated", "q8_0_v_q4_0"})
-    forms.push_back({"llamacpp", kv_type});
-  for (const char* kv_type : {"f32", "f16", "u8", "u8_channel", "u4"}) forms.push_back({"openvino", kv_type});
+  for (const worker::EngineKind& kind : worker::kEngineKinds) {
+    for (const std::string_view kv_type : kind.kv_types)
+      forms.push_back({std::string(kind.name), std::string(kv_type)});
+  }
   return forms;
 }
 
@@ -32,9 +33,13 @@ struct Matrix {
   std::vector<std::size_t> prompts;  // Indices of prompt_lengths().
 };
 
+// All forms; ISTHMUS_MATRIX_PROMPTS of the prompts, spread over the lengths, or all.
 Matrix whole_matrix() {
   Matrix matrix{all_forms(), all_forms(), {}};
-  for (std::size_t i = 0; i < prompt_lengths().size(); ++i) matrix.prompts.push_back(i);
+  const std::size_t all = prompt_lengths().size();
+  const char* wanted = std::getenv("ISTHMUS_MATRIX_PROMPTS");
+  const std::size_t count = wanted == nullptr ? all : std::min(all, std::stoul(wanted));
+  for (std::size_t i = 0; i < count; ++i) matrix.prompts.push_back(i * all / count);
   return matrix;
 }
 
@@ -73,18 +78,20 @@ class Measurement {
   // One prompt through all pairs: each prefill runs once, each decoder alone once.
   bool measure(const Tokens& tokens) {
     std::map<std::string, Tokens> forced;
-    std::map<std::string, Logits> alone;
+    std::map<std::string, Reference> alone;
     for (const Form& decoder : matrix_.decoders) {
       engine::Engine& engine = *engines_.at(decoder.text());
       forced[decoder.text()] = own_tokens(engine, tokens);
-      alone[decoder.text()] = rows_alone(engine, tokens, forced[decoder.text()]);
+      alone.emplace(decoder.text(),
+                    Reference(rows_alone(engine, tokens, forced[decoder.text()]), engine.info().vocabulary));
     }
     for (const Form& prefill : matrix_.prefills) {
       engine::Engine& engine = *engines_.at(prefill.text());
       Computed source{*engine.open(tokens.size()), tokens, {}};
       source.first_row = *run_prompt(engine, source.sequence, tokens);
       for (const Form& decoder : matrix_.decoders) {
-        if (!measure(prefill, source, decoder, forced[decoder.text()], alone[decoder.text()])) return false;
+        if (!measure(prefill, source, decoder, forced[decoder.text()], alone.at(decoder.text())))
+          return false;
       }
       engine.close(source.sequence);
     }
@@ -93,10 +100,9 @@ class Measurement {
   }
 
   bool measure(const Form& prefill, const Computed& source, const Form& decoder, const Tokens& forced,
-               const Logits& alone) {
+               const Reference& alone) {
     engine::Engine& from = *engines_.at(prefill.text());
     engine::Engine& to = *engines_.at(decoder.text());
-    const std::size_t vocabulary = to.info().vocabulary;
     Distance& distance = distances_[{prefill.text(), decoder.text()}];
     const Result<Logits> pair = cross(from, source, to, forced);
     // The prefill engine alone, on a copy of its own sequence.
@@ -104,9 +110,9 @@ class Measurement {
     EXPECT_TRUE(pair.ok()) << prefill.text() << " -> " << decoder.text() << ": " << pair.error().text();
     EXPECT_TRUE(other.ok()) << prefill.text() << " -> itself: " << other.error().text();
     if (!pair.ok() || !other.ok()) return false;
-    distance.pair += mean_kl(alone, *pair, vocabulary);
-    distance.engines += mean_kl(alone, *other, vocabulary);
-    distance.first += kl_divergence(std::span(alone).first(vocabulary), std::span(*pair).first(vocabulary));
+    distance.pair += alone.mean_kl(*pair);
+    distance.engines += alone.mean_kl(*other);
+    distance.first += alone.first_kl(*pair);
     ++distance.prompts;
     return true;
   }

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -30,6 +32,13 @@ const Tokens& corpus() {
     return *tokenizer->encode(text.str(), false, false);
   }();
   return kTokens;
+}
+
+double log_sum(std::span<const float> row) {
+  const double top = *std::max_element(row.begin(), row.end());
+  double sum = 0;
+  for (const float value : row) sum += std::exp(static_cast<double>(value) - top);
+  return top + std::log(sum);
 }
 
 }  // namespace
@@ -101,13 +110,34 @@ Logits rows_after(engine::Engine& engine, engine::SequenceId sequence, const Log
   return rows;
 }
 
-double mean_kl(const Logits& p, const Logits& q, std::size_t vocabulary, std::size_t from) {
-  double sum = 0;
-  for (std::size_t i = from; i < kForced; ++i) {
-    sum += kl_divergence(std::span(p).subspan(i * vocabulary, vocabulary),
-                         std::span(q).subspan(i * vocabulary, vocabulary));
+Reference::Reference(const Logits& rows, std::size_t vocabulary) : vocabulary_(vocabulary) {
+  probabilities_.reserve(rows.size());
+  for (std::size_t at = 0; at < rows.size(); at += vocabulary) {
+    const std::span<const float> row(rows.data() + at, vocabulary);
+    const double sum = log_sum(row);
+    double term = 0;
+    for (const float value : row) {
+      const double log_p = static_cast<double>(value) - sum;
+      probabilities_.push_back(std::exp(log_p));
+      term += probabilities_.back() * log_p;
+    }
+    own_terms_.push_back(term);
   }
-  return sum / static_cast<double>(kForced - from);
+}
+
+double Reference::kl_at(std::size_t position, const Logits& rows) const {
+  const std::span<const float> row(rows.data() + position * vocabulary_, vocabulary_);
+  const double sum = log_sum(row);
+  const double* p = probabilities_.data() + position * vocabulary_;
+  double crossed = 0;
+  for (std::size_t i = 0; i < vocabulary_; ++i) crossed += p[i] * (static_cast<double>(row[i]) - sum);
+  return own_terms_[position] - crossed;
+}
+
+double Reference::mean_kl(const Logits& rows) const {
+  double sum = 0;
+  for (std::size_t i = 1; i < own_terms_.size(); ++i) sum += kl_at(i, rows);
+  return sum / static_cast<double>(own_terms_.size() - 1);
 }
 
 std::string qualification_yaml(const kv::Descriptor& source, const kv::Descriptor& target,

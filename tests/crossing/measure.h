@@ -50,8 +50,21 @@ Logits rows_alone(engine::Engine& engine, const Tokens& prompt, const Tokens& fo
 // Rows 0..63 of a sequence that has its prompt already; closes it.
 Logits rows_after(engine::Engine& engine, engine::SequenceId sequence, const Logits& first_row,
                   const Tokens& forced);
-// Mean over positions `from`..63, in nats.
-double mean_kl(const Logits& p, const Logits& q, std::size_t vocabulary, std::size_t from = 1);
+// The decoder alone: what others are compared with, position by position, in f64.
+class Reference {
+ public:
+  Reference(const Logits& rows, std::size_t vocabulary);
+  // KL(this ‖ rows) in nats: the mean over positions 1..63, and at position 0.
+  double mean_kl(const Logits& rows) const;
+  double first_kl(const Logits& rows) const { return kl_at(0, rows); }
+
+ private:
+  double kl_at(std::size_t position, const Logits& rows) const;
+
+  std::size_t vocabulary_ = 0;
+  std::vector<double> probabilities_;  // [position][vocabulary]
+  std::vector<double> own_terms_;      // Σ p log p of each position.
+};
 
 // Sums over prompts.
 struct Distance {

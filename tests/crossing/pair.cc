@@ -3,7 +3,6 @@
 #include "crossing/pair.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "base/clock.h"
@@ -190,22 +189,6 @@ Result<Tokens> run_greedy(engine::Engine& engine, engine::SequenceId sequence, c
     tokens.push_back(best(output.logits));
   }
   return tokens;
-}
-
-double kl_divergence(std::span<const float> p, std::span<const float> q) {
-  const auto log_sum = [](std::span<const float> row) {
-    const double top = *std::max_element(row.begin(), row.end());
-    double sum = 0;
-    for (const float value : row) sum += std::exp(static_cast<double>(value) - top);
-    return top + std::log(sum);
-  };
-  const double p_sum = log_sum(p), q_sum = log_sum(q);
-  double kl = 0;
-  for (std::size_t i = 0; i < p.size(); ++i) {
-    const double log_p = static_cast<double>(p[i]) - p_sum;
-    kl += std::exp(log_p) * (log_p - (static_cast<double>(q[i]) - q_sum));
-  }
-  return kl;
 }
 
 }  // namespace isthmus::crossing

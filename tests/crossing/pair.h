@@ -76,7 +76,5 @@ Result<Logits> run_forced(engine::Engine& engine, engine::SequenceId sequence,
 // Greedy tokens: `count` of them, the first from `last_row`.
 Result<Tokens> run_greedy(engine::Engine& engine, engine::SequenceId sequence, const Logits& last_row,
                           std::size_t count);
-// KL(p ‖ q) in nats of two rows of logits, in f64.
-double kl_divergence(std::span<const float> p, std::span<const float> q);
 
 }  // namespace isthmus::crossing
