@@ -106,6 +106,10 @@ Status check_component(const std::string& path, const Component& component) {
   for (const std::string& transform : component.value_transforms) {
     ISTHMUS_TRY(check_transform(at + ".transforms", transform, component.dim));
   }
+  const auto is_rope = [](const std::string& transform) { return transform.starts_with("rope:"); };
+  if (std::count_if(component.value_transforms.begin(), component.value_transforms.end(), is_rope) > 1) {
+    return invalid(at + ".transforms: rope is there twice");
+  }
   return {};
 }
 

@@ -247,6 +247,8 @@ TEST(Descriptor, WrongGeometryIsRefusedByPath) {
            [=](Descriptor& d) { k(d).value_transforms = {"hadamard:48"}; }},
           {"hadamard:128 isn't a power of two",
            [=](Descriptor& d) { k(d).value_transforms = {"hadamard:128"}; }},
+          {"component.k.transforms: rope is there twice",
+           [=](Descriptor& d) { k(d).value_transforms = {"rope:halves", "rope:halves"}; }},
           {"transforms: 9 entries", [=](Descriptor& d) { k(d).value_transforms.resize(9); }},
       });
 }

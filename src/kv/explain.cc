@@ -42,8 +42,8 @@ std::string reasons(std::string_view title, const std::vector<Reason>& all, bool
 std::string wire_text(const WireForm& wire) {
   std::string out = "\nwire form (rows in head, token, element order; the source's numbers)\n";
   for (std::size_t group = 0; group < wire.groups.size(); ++group) {
-    for (const DecodeForm& form : wire.groups[group])
-      out += fmt::format("  group {:<4}  {}\n", group, form.text());
+    for (const WireComponent& component : wire.groups[group])
+      out += fmt::format("  group {:<4}  {}\n", group, component.text());
   }
   return out;
 }
@@ -58,7 +58,7 @@ std::string steps_text(const Verdict& verdict) {
   if (converts) steps.push_back({"convert", "consumer", "wire form to the target's, through f32, once"});
   steps.push_back({"place", "consumer", "wire rows to target layout"});
   steps.push_back({"verify", "consumer",
-                   verdict.exact ? "read back, exact inverse, the producer's digests"
+                   verdict.exact ? "read back, exact inverse or digests taken in the conversion"
                                  : "read back, digests of the target's form"});
   std::string out = "\nsteps\n";
   for (const auto& [step, where, what] : steps)
@@ -66,16 +66,17 @@ std::string steps_text(const Verdict& verdict) {
   return out;
 }
 
-std::string bytes_text(const Descriptor& source, const Descriptor& target, const WireForm& wire) {
+std::string bytes_text(const Descriptor& source, const Descriptor& target) {
   const auto forms = [](const Descriptor& descriptor) {
     std::vector<std::vector<DecodeForm>> all;
     all.reserve(descriptor.representation.size());
     for (const GroupRepresentation& group : descriptor.representation) all.push_back(group.forms);
     return all;
   };
+  // The wire form is the source's.
   const std::array<std::pair<std::string_view, double>, 3> rows{{
       {"source", bytes_per_token(source.groups, forms(source))},
-      {"wire", bytes_per_token(source.groups, wire.groups)},
+      {"wire", bytes_per_token(source.groups, forms(source))},
       {"target", bytes_per_token(target.groups, forms(target))},
   }};
   std::string out = "\nbytes a token\n";
@@ -116,7 +117,7 @@ std::string explain(const Descriptor& source, const Descriptor& target, const Po
   if (!verdict.warnings.empty()) out += "\nwarnings\n";
   for (const std::string& warning : verdict.warnings) out += fmt::format("  {}\n", warning);
   if (is_reject) return out;
-  return out + wire_text(verdict.wire) + steps_text(verdict) + bytes_text(source, target, verdict.wire);
+  return out + wire_text(verdict.wire) + steps_text(verdict) + bytes_text(source, target);
 }
 
 }  // namespace isthmus::kv

@@ -6,11 +6,14 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include "kv/encoding.h"
 
 namespace isthmus::kv {
 namespace {
@@ -43,6 +46,19 @@ std::string shape_text(const PartLayout& part) {
   return fmt::format("{} elements {}", part.part, text.substr(head.size()));
 }
 
+// Everything of a valid descriptor as it is stored.
+WireForm wire_of(const Descriptor& descriptor) {
+  WireForm wire;
+  for (std::size_t g = 0; g < descriptor.groups.size(); ++g) {
+    std::vector<WireComponent>& components = wire.groups.emplace_back();
+    for (std::size_t c = 0; c < descriptor.groups[g].components.size(); ++c) {
+      components.push_back(
+          {descriptor.representation[g].forms[c], descriptor.groups[g].components[c].value_transforms});
+    }
+  }
+  return wire;
+}
+
 class Negotiation {
  public:
   Negotiation(const Descriptor& source, const Descriptor& target, const Policy& policy)
@@ -62,9 +78,7 @@ class Negotiation {
       return std::move(verdict_);
     }
     verdict_.kind = kind();
-    for (const GroupRepresentation& representation : source_.representation) {
-      verdict_.wire.groups.push_back(representation.forms);
-    }
+    verdict_.wire = wire_of(source_);
     return std::move(verdict_);
   }
 
@@ -140,8 +154,8 @@ class Negotiation {
               "lineage \"{}\", wire_form \"{}\", decode_form \"{}\" and kl_pair at most {} times kl_engines; "
               "the policy has {} records and none of these",
               source_.weights_recipe, target_.weights_recipe, source_.identity.lineage,
-              qualification_form(source_.representation), qualification_form(target_.representation),
-              kKlRatioMax, policy_.qualifications.size()));
+              qualification_form(source_), qualification_form(target_), kKlRatioMax,
+              policy_.qualifications.size()));
     }
   }
 
@@ -167,31 +181,42 @@ class Negotiation {
   void check_component(std::uint32_t group, std::size_t index) {
     const Component& ours = source_.groups[group].components[index];
     const Component& theirs = target_.groups[group].components[index];
-    if (ours.value_transforms != theirs.value_transforms) {
-      const std::string path = fmt::format("groups.{}.geometry.component.{}.transforms", group, ours.name);
-      const std::string a = fmt::format("{}", fmt::join(ours.value_transforms, ","));
-      const std::string b = fmt::format("{}", fmt::join(theirs.value_transforms, ","));
-      verdict_.conversions.push_back({path, a, b, "values are stored transformed in different ways"});
-      reject(path, a, b, "conversion not implemented: value transforms must be equal");
-    }
+    const auto steps = check_transforms(group, ours, theirs);
     const DecodeForm& from = source_.representation[group].forms[index];
     const DecodeForm& to = target_.representation[group].forms[index];
     const std::string path = fmt::format("groups.{}.form.{}", group, ours.name);
     const bool is_same = from.same_form(to);
     if (!is_same)
       verdict_.conversions.push_back({path, from.text(), to.text(), "codes mean numbers in different ways"});
-    const Status can = implemented(from, to, ours.dim);
+    const Status can = implemented(from, to, steps.value_or(std::vector<ValueStep>{}), ours.dim);
     if (!can.ok()) {
       reject(path, from.text(), to.text(), can.error().detail);
       return;
     }
-    if (is_same || restores(from, to)) return;
+    if (!steps || restores(from, to, *steps)) return;
     is_exact_ = false;
     verdict_.roundings = 1;
     if (policy_.exactness == Exactness::kLossless) {
-      reject("policy.exactness", from.text(), to.text(),
+      const auto value = [](const DecodeForm& form, const Component& component) {
+        return WireComponent{form, component.value_transforms}.text();
+      };
+      reject("policy.exactness", value(from, ours), value(to, theirs),
              fmt::format("the policy is lossless, and {} can't hold every value exactly", path));
     }
+  }
+
+  // What brings the source's values to the target's; empty optional after a reject.
+  std::optional<std::vector<ValueStep>> check_transforms(std::uint32_t group, const Component& ours,
+                                                         const Component& theirs) {
+    if (ours.value_transforms == theirs.value_transforms) return std::vector<ValueStep>{};
+    const std::string path = fmt::format("groups.{}.geometry.component.{}.transforms", group, ours.name);
+    const std::string a = fmt::format("{}", fmt::join(ours.value_transforms, ","));
+    const std::string b = fmt::format("{}", fmt::join(theirs.value_transforms, ","));
+    verdict_.conversions.push_back({path, a, b, "values are stored transformed in different ways"});
+    auto steps = value_steps(ours.value_transforms, theirs.value_transforms);
+    if (steps.ok()) return *std::move(steps);
+    reject(path, a, b, steps.error().detail);
+    return std::nullopt;
   }
 
   void check_places(std::uint32_t group) {
@@ -277,21 +302,30 @@ std::string_view name(VerdictKind kind) {
   return kNames.at(static_cast<std::size_t>(kind));
 }
 
+std::string WireComponent::text() const {
+  if (value_transforms.empty()) return form.text();
+  return fmt::format("{} after {}", form.text(), fmt::join(value_transforms, ","));
+}
+
 std::string WireForm::text() const {
   std::string out;
   for (std::size_t group = 0; group < groups.size(); ++group) {
-    for (const DecodeForm& form : groups[group]) out += fmt::format("{} {}\n", group, form.text());
+    for (const WireComponent& component : groups[group])
+      out += fmt::format("{} {}\n", group, component.text());
   }
   return out;
 }
 
-std::string qualification_form(const std::vector<GroupRepresentation>& representation) {
+std::string qualification_form(const Descriptor& descriptor) {
   std::string out;
-  for (const GroupRepresentation& group : representation) {
+  for (const std::vector<WireComponent>& group : wire_of(descriptor).groups) {
     std::vector<std::string> seen;
-    for (const DecodeForm& form : group.forms) {
-      const std::string text = form.text();
-      const std::string unnamed = text.substr(form.component.size());
+    for (WireComponent component : group) {
+      // Pairings of rope change no number, so a record holds for both.
+      std::erase_if(component.value_transforms,
+                    [](const std::string& one) { return one.starts_with("rope:"); });
+      const std::string text = component.text();
+      const std::string unnamed = text.substr(component.form.component.size());
       if (std::find(seen.begin(), seen.end(), unnamed) != seen.end()) continue;
       seen.push_back(unnamed);
       out += fmt::format("{}{}", out.empty() ? "" : ";", text);
@@ -302,8 +336,8 @@ std::string qualification_form(const std::vector<GroupRepresentation>& represent
 
 const Qualification* find_qualification(const Descriptor& source, const Descriptor& target,
                                         const Policy& policy) {
-  const std::string wire_form = qualification_form(source.representation);
-  const std::string decode_form = qualification_form(target.representation);
+  const std::string wire_form = qualification_form(source);
+  const std::string decode_form = qualification_form(target);
   for (const Qualification& record : policy.qualifications) {
     const bool is_measured = record.prompts > 0 && std::isfinite(record.kl_pair) &&
                              std::isfinite(record.kl_engines) && record.kl_pair >= 0 &&
@@ -317,47 +351,20 @@ const Qualification* find_qualification(const Descriptor& source, const Descript
   return nullptr;
 }
 
-Status implemented(const DecodeForm& from, const DecodeForm& to, std::uint32_t dim) {
-  const auto is_float = [](const DecodeForm& form) {
-    return form.operation == DecodeOperation::kPlain &&
-           (form.codes == Format::kF32 || form.codes == Format::kF16 || form.codes == Format::kBf16);
-  };
-  const auto unsupported = [](std::string text) { return Error{Code::kUnsupported, std::move(text)}; };
-  for (const DecodeForm* form : {&from, &to}) {
-    if (dim * bits(form->codes) % 8 != 0) {
-      return unsupported(
-          fmt::format("not implemented: a row of {} {} codes isn't whole bytes", dim, name(form->codes)));
-    }
-    if (form->operation == DecodeOperation::kPlain) continue;
-    if (form->granule_tokens != 1) {
-      return unsupported(fmt::format("not implemented: a scale that spans {} tokens", form->granule_tokens));
-    }
-    if (form->granule_dim == 0 || dim % form->granule_dim != 0) {
-      return unsupported(
-          fmt::format("not implemented: a scale of {} elements in rows of {}", form->granule_dim, dim));
-    }
-  }
-  if (from.same_form(to)) return {};
-  if (!is_float(from)) {
-    return unsupported(
-        fmt::format("conversion not implemented: from \"{}\"; only plain f32, f16, bf16", from.text()));
-  }
-  const bool is_u8_row = to.operation == DecodeOperation::kScaledZeroPoint && to.codes == Format::kU8 &&
-                         to.scale == Format::kF32 && to.zero == Format::kF32 && to.granule_dim == dim &&
-                         to.recipe == "openvino.u8.by_token";
-  if (is_float(to) || is_u8_row) return {};
-  return unsupported(
-      fmt::format("conversion not implemented: to \"{}\" by recipe \"{}\"; only plain f32, f16, bf16 "
-                  "and u8 rows by openvino.u8.by_token",
-                  to.text(), to.recipe));
+Status implemented(const DecodeForm& from, const DecodeForm& to, const std::vector<ValueStep>& steps,
+                   std::uint32_t dim) {
+  if (from.same_form(to) && steps.empty()) return movable(from, dim);
+  ISTHMUS_TRY(decodable(from, dim));
+  return encoder_of(to, dim).status();
 }
 
-bool restores(const DecodeForm& from, const DecodeForm& to) {
-  if (from.same_form(to)) return true;
-  if (to.operation != DecodeOperation::kPlain) return false;
+bool restores(const DecodeForm& from, const DecodeForm& to, const std::vector<ValueStep>& steps) {
+  if (steps.empty() && from.same_form(to)) return true;
+  if (!only_moves(steps) || to.operation != DecodeOperation::kPlain) return false;
   if (from.operation == DecodeOperation::kPlain) return embeds(from.codes, to.codes);
   if (from.operation == DecodeOperation::kScaledZeroPoint) return false;
-  // A product of significands has as many bits as both together, and may carry into the next exponent.
+  // A product of significands has as many bits as both together, and may carry into the next exponent. A
+  // constant zero point leaves a code's bits, as |q − c| is below 2^bits.
   const Precision codes = precision(from.codes);
   const Precision scale = precision(from.scale);
   const Precision held = precision(to.codes);

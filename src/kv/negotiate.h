@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "kv/descriptor.h"
+#include "kv/value_transforms.h"
 
 namespace isthmus::kv {
 
@@ -47,10 +48,18 @@ struct Reason {
   std::string text;            // One sentence for people.
 };
 
-// The numbers that cross: one decode form a component of each group; rows in `head tok dim` order.
+// One component's numbers: what the codes mean and what was done to the values before.
+struct WireComponent {
+  DecodeForm form;
+  std::vector<std::string> value_transforms;
+  // The form's text, " after T,T" behind it if there are value transforms.
+  std::string text() const;
+};
+
+// The numbers that cross; rows in `head tok dim` order.
 struct WireForm {
-  std::vector<std::vector<DecodeForm>> groups;  // [group][component]
-  std::string text() const;                     // Canonical; enters the plan digest.
+  std::vector<std::vector<WireComponent>> groups;  // [group][component]
+  std::string text() const;                        // Canonical; enters the plan digest.
 };
 
 struct Verdict {
@@ -65,21 +74,23 @@ struct Verdict {
       wire;  // Filled unless kReject: the source's form, the target's, or an exact superset of the source's.
 };
 
-// The decode forms of all groups, joined by ";"; a component whose form differs from an earlier one of its
-// group by its name only is left out. "k codes=f16 op=q"
-std::string qualification_form(const std::vector<GroupRepresentation>& representation);
+// The decode forms of all groups with their value transforms but rope, joined by ";"; a component whose text
+// differs from an earlier one of its group by its name only is left out. "k codes=f16 op=q". The descriptor
+// is valid.
+std::string qualification_form(const Descriptor& descriptor);
 // The record of the policy that covers this pair, or null. It covers it if recipes, lineage and both forms
 // are equal, prompts were measured, both KLs are finite and not negative, and kl_pair <= kKlRatioMax *
 // kl_engines.
 const Qualification* find_qualification(const Descriptor& source, const Descriptor& target,
                                         const Policy& policy);
 
-// Can a component cross from form `from` to form `to`, rows of `dim` elements? unsupported, saying what is
-// missing. The one table to widen when transform learns more.
-Status implemented(const DecodeForm& from, const DecodeForm& to, std::uint32_t dim);
-// True if every finite value of `from` is exactly a value of `to`. Says nothing about whether it's
-// implemented.
-bool restores(const DecodeForm& from, const DecodeForm& to);
+// Can a component of rows of `dim` elements cross from form `from` to form `to`, with `steps` between?
+// unsupported, saying what is missing (tables: kv/encoding.h).
+Status implemented(const DecodeForm& from, const DecodeForm& to, const std::vector<ValueStep>& steps,
+                   std::uint32_t dim);
+// True if every finite value of `from` is exactly a value of `to` after `steps`. Says nothing about whether
+// it's implemented.
+bool restores(const DecodeForm& from, const DecodeForm& to, const std::vector<ValueStep>& steps);
 
 // Never fails: a descriptor that doesn't validate, or a schema major not known, is a reject that says so.
 // Equal inputs give equal verdicts, whatever the order of the partition or the way a layout is written. The

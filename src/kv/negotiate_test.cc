@@ -82,7 +82,49 @@ TEST(Negotiate, GivesAllFiveVerdicts) {
 TEST(Negotiate, TheWireFormIsTheSources) {
   const Verdict verdict =
       negotiate(sample::descriptor("llamacpp:f16"), sample::descriptor("openvino:u8"), kBounded);
-  EXPECT_EQ(verdict.wire.text(), "0 k codes=f16 op=q\n0 v codes=f16 op=q\n");
+  EXPECT_EQ(verdict.wire.text(), "0 k codes=f16 op=q after rope:interleaved\n0 v codes=f16 op=q\n");
+}
+
+TEST(Negotiate, ValueTransformsThatDifferAreConverted) {
+  const Descriptor plain = sample::descriptor("llamacpp:f16");
+  Descriptor halves = plain, unrotated = plain, rotated = plain;
+  halves.groups[0].components[0].value_transforms = {"rope:halves"};
+  unrotated.groups[0].components[0].value_transforms = {};
+  rotated.groups[0].components[1].value_transforms = {"hadamard:64"};
+  const Verdict moved = negotiate(halves, plain, kLossless);
+  EXPECT_EQ(moved.kind, VerdictKind::kConvert);
+  EXPECT_TRUE(moved.exact);
+  EXPECT_EQ(paths(moved.conversions), "groups.0.geometry.component.k.transforms");
+  EXPECT_EQ(moved.conversions[0].source, "rope:halves");
+  EXPECT_EQ(moved.wire.text(), "0 k codes=f16 op=q after rope:halves\n0 v codes=f16 op=q\n");
+  const Verdict lossy = negotiate(rotated, plain, kBounded);
+  EXPECT_EQ(lossy.kind, VerdictKind::kConvert);
+  EXPECT_FALSE(lossy.exact);
+  EXPECT_EQ(lossy.roundings, 1U);
+  const Verdict lossless = negotiate(rotated, plain, kLossless);
+  EXPECT_EQ(paths(lossless.rejects), "policy.exactness");
+  EXPECT_EQ(lossless.rejects[0].source, "v codes=f16 op=q after hadamard:64");
+  EXPECT_EQ(lossless.rejects[0].target, "v codes=f16 op=q");
+  const Verdict rejected = negotiate(unrotated, plain, kBounded);
+  EXPECT_EQ(paths(rejected.rejects), "groups.0.geometry.component.k.transforms");
+  EXPECT_THAT(rejected.rejects[0].text, HasSubstr("\"rope:interleaved\" rotates values"));
+}
+
+TEST(Negotiate, RotatedQuantisedCachesCrossWithOneRounding) {
+  const auto pair = [](const char* from, const char* to, const Policy& policy) {
+    return negotiate(sample::descriptor(from), sample::descriptor(to), policy);
+  };
+  const Verdict verdict = pair("llamacpp:q8_0", "openvino:u8_channel", kBounded);
+  EXPECT_EQ(verdict.kind, VerdictKind::kRedistributeConvert);
+  EXPECT_FALSE(verdict.exact);
+  EXPECT_EQ(verdict.roundings, 1U);
+  EXPECT_EQ(verdict.wire.text(),
+            "0 k codes=i8 op=q*s scale=f16 granule=dim:32,tok:1 after rope:interleaved,hadamard:64\n"
+            "0 v codes=i8 op=q*s scale=f16 granule=dim:32,tok:1 after hadamard:64\n");
+  EXPECT_TRUE(pair("llamacpp:q8_0_unrotated", "openvino:f32", kLossless).exact);
+  EXPECT_FALSE(pair("llamacpp:q8_0", "openvino:f32", kBounded).exact);
+  EXPECT_EQ(pair("llamacpp:q8_0", "openvino:f32", kLossless).kind, VerdictKind::kReject);
+  EXPECT_EQ(pair("llamacpp:q8_0", "llamacpp:q8_0_unrotated", kBounded).kind, VerdictKind::kConvert);
 }
 
 TEST(Negotiate, DifferencesOfAVerdictNameBothValues) {
@@ -153,10 +195,10 @@ std::vector<Forbidden> forbidden() {
          d.partition.push_back(d.partition[0]);
          d.partition[1].group = 1;
        }},
-      {"groups.0.geometry.component.k.transforms", "rope:interleaved", "rope:halves",
-       [=](Descriptor& d) { k(d).value_transforms = {"rope:halves"}; }},
-      {"groups.0.geometry.component.k.transforms", "rope:interleaved", "rope:interleaved,hadamard:64",
-       [=](Descriptor& d) { k(d).value_transforms.push_back("hadamard:64"); }},
+      {"groups.0.geometry.component.k.transforms", "rope:interleaved", "",
+       [=](Descriptor& d) { k(d).value_transforms = {}; }},
+      {"groups.0.geometry.component.k.transforms", "rope:interleaved", "hadamard:64,rope:interleaved",
+       [=](Descriptor& d) { k(d).value_transforms = {"hadamard:64", "rope:interleaved"}; }},
   };
 }
 
@@ -183,7 +225,8 @@ TEST(Negotiate, ARejectListsEveryDifferenceAtOnce) {
   Descriptor target = sample::descriptor("openvino:u8_channel");
   target.identity.lineage = "ab";
   target.identity.rope_theta = 10000;
-  target.groups[0].components[0].value_transforms = {"rope:halves"};
+  target.groups[0].components[0].value_transforms = {};
+  target.representation[0].forms[0].recipe = "ours";
   target.weights_recipe = "bf16";
   const Verdict verdict = negotiate(source, target, kBounded);
   EXPECT_EQ(paths(verdict.rejects),
@@ -356,37 +399,66 @@ TEST(Qualification, ARecordOfAnotherPairOrABadMeasurementCoversNothing) {
 }
 
 TEST(Qualification, FormsOfUnlikeComponentsAreJoined) {
-  EXPECT_EQ(qualification_form(sample::descriptor("vllm:mla_fp8_656").representation),
+  EXPECT_EQ(qualification_form(sample::descriptor("vllm:mla_fp8_656")),
             "latent codes=e4m3fn op=q*s scale=f32 granule=dim:128,tok:1;rope codes=bf16 op=q");
-  EXPECT_EQ(qualification_form(sample::descriptor("llamacpp:bf16").representation), "k codes=bf16 op=q");
+  EXPECT_EQ(qualification_form(sample::descriptor("llamacpp:bf16")), "k codes=bf16 op=q");
+  EXPECT_EQ(qualification_form(sample::descriptor("llamacpp:q8_0")),
+            "k codes=i8 op=q*s scale=f16 granule=dim:32,tok:1 after hadamard:64");
+  EXPECT_EQ(qualification_form(sample::descriptor("llamacpp:q8_0_unrotated")),
+            "k codes=i8 op=q*s scale=f16 granule=dim:32,tok:1");
 }
 
-TEST(Implemented, KnowsWhatTransformCanDo) {
+TEST(Implemented, AllFormsOfTheEmbeddedEnginesCrossInEveryDirection) {
+  const auto forms = [](const std::string& name) { return sample::descriptor(name).representation[0].forms; };
+  std::uint32_t pairs = 0;
+  for (const Storage& from : catalogue()) {
+    for (const Storage& to : catalogue()) {
+      if (from.engine != "llamacpp" && from.engine != "openvino") continue;
+      if (to.engine != "llamacpp" && to.engine != "openvino") continue;
+      for (const std::size_t component : {0U, 1U}) {
+        const Status can = implemented(forms(from.name)[component], forms(to.name)[component], {}, 64);
+        EXPECT_TRUE(can.ok()) << from.name << " -> " << to.name << ": " << can.error().text();
+      }
+      ++pairs;
+    }
+  }
+  EXPECT_GE(pairs, 16U * 16U);
+}
+
+TEST(Implemented, OtherFormsAreRefusedByTextAndRecipe) {
   const auto form = [](const char* name, std::size_t i = 0) {
     return sample::descriptor(name).representation[0].forms[i];
   };
-  const std::vector<std::string> floats{"llamacpp:f16", "llamacpp:f32", "llamacpp:bf16"};
-  for (const std::string& from : floats) {
-    for (const std::string& to : floats)
-      EXPECT_TRUE(implemented(form(from.c_str()), form(to.c_str()), 64).ok());
-    EXPECT_TRUE(implemented(form(from.c_str()), form("openvino:u8"), 64).ok());
-    EXPECT_FALSE(implemented(form(from.c_str()), form("openvino:u4"), 64).ok());
-    EXPECT_FALSE(implemented(form(from.c_str()), form("llamacpp:q8_0"), 64).ok());
-    EXPECT_FALSE(implemented(form("openvino:u8"), form(from.c_str()), 64).ok());
-  }
-  EXPECT_TRUE(implemented(form("openvino:u8"), form("openvino:u8"), 64).ok());
-  EXPECT_TRUE(implemented(form("llamacpp:q8_0"), form("llamacpp:q8_0"), 64).ok());
-  EXPECT_THAT(implemented(form("openvino:u8_channel"), form("openvino:u8_channel"), 64).error().detail,
-              HasSubstr("a scale that spans 32 tokens"));
-  EXPECT_THAT(implemented(form("openvino:u4"), form("openvino:u4"), 63).error().detail,
-              HasSubstr("whole bytes"));
-  DecodeForm otherwise = form("openvino:u8");
+  const DecodeForm f16 = form("llamacpp:f16"), u8 = form("openvino:u8"),
+                   channel = form("openvino:u8_channel");
+  const auto refusal = [](const DecodeForm& from, const DecodeForm& to, std::uint32_t dim = 64) {
+    const Status can = implemented(from, to, {}, dim);
+    EXPECT_EQ(can.code(), Code::kUnsupported);
+    return can.ok() ? "" : can.error().detail;
+  };
+  EXPECT_THAT(refusal(form("openvino:u4"), form("openvino:u4"), 63), HasSubstr("whole bytes"));
+  DecodeForm otherwise = u8;
   otherwise.recipe = "ours";
-  EXPECT_THAT(implemented(form("llamacpp:f16"), otherwise, 64).error().detail,
-              HasSubstr("by recipe \"ours\""));
-  otherwise = form("openvino:u8");
+  EXPECT_THAT(refusal(f16, otherwise), HasSubstr("by recipe \"ours\"; only plain f32, f16, bf16, openvino"));
+  EXPECT_TRUE(implemented(otherwise, f16, {}, 64).ok()) << "any recipe is read";
+  otherwise = u8;
   otherwise.granule_dim = 32;
-  EXPECT_FALSE(implemented(form("llamacpp:f16"), otherwise, 64).ok());
+  EXPECT_THAT(refusal(f16, otherwise), HasSubstr("granule=dim:32"));
+  EXPECT_TRUE(implemented(otherwise, f16, {}, 64).ok());
+  otherwise.granule_dim = 48;
+  EXPECT_THAT(refusal(otherwise, otherwise), HasSubstr("a scale of 48 elements in rows of 64"));
+  otherwise = channel;
+  otherwise.granule_tokens = 48;
+  EXPECT_THAT(refusal(otherwise, otherwise), HasSubstr("a scale that spans 48 tokens"));
+  otherwise = form("llamacpp:q8_0_v_q4_0", 1);
+  otherwise.zero_constant = 7;
+  EXPECT_THAT(refusal(f16, otherwise), HasSubstr("op=(q-7)*s"));
+  EXPECT_TRUE(implemented(otherwise, f16, {}, 64).ok());
+  const DecodeForm fp8{.component = "k", .codes = Format::kE4m3fn, .recipe = "nearest_even"};
+  EXPECT_THAT(refusal(f16, fp8), HasSubstr("to \"k codes=e4m3fn op=q\""));
+  EXPECT_THAT(refusal(fp8, f16), HasSubstr("from \"k codes=e4m3fn op=q\""));
+  EXPECT_TRUE(implemented(fp8, fp8, {}, 64).ok());
+  EXPECT_FALSE(implemented(fp8, fp8, {{ValueStepKind::kHadamard, 64}}, 64).ok()) << "must be decoded";
 }
 
 TEST(Implemented, OnlyFullAttentionMoves) {
@@ -409,20 +481,29 @@ TEST(Restores, IsTheTableOfExactEmbeddings) {
                       .recipe = ""};
   };
   for (const Format wide : {Format::kF16, Format::kBf16, Format::kE4m3fn, Format::kE5m2}) {
-    EXPECT_TRUE(restores(plain(wide), plain(Format::kF32)));
-    EXPECT_FALSE(restores(plain(Format::kF32), plain(wide)));
+    EXPECT_TRUE(restores(plain(wide), plain(Format::kF32), {}));
+    EXPECT_FALSE(restores(plain(Format::kF32), plain(wide), {}));
   }
-  EXPECT_FALSE(restores(plain(Format::kF16), plain(Format::kBf16)));
-  EXPECT_FALSE(restores(plain(Format::kBf16), plain(Format::kF16)));
-  EXPECT_TRUE(restores(plain(Format::kE4m3fn), plain(Format::kF16)));
-  EXPECT_TRUE(restores(scaled(Format::kI8, Format::kF16), plain(Format::kF32))) << "q8_0";
-  EXPECT_FALSE(restores(scaled(Format::kI8, Format::kF16), plain(Format::kBf16)));
-  EXPECT_FALSE(restores(scaled(Format::kI8, Format::kF32), plain(Format::kF32)));
-  EXPECT_FALSE(restores(scaled(Format::kE4m3fn, Format::kF32), plain(Format::kF32)));
+  EXPECT_FALSE(restores(plain(Format::kF16), plain(Format::kBf16), {}));
+  EXPECT_FALSE(restores(plain(Format::kBf16), plain(Format::kF16), {}));
+  EXPECT_TRUE(restores(plain(Format::kE4m3fn), plain(Format::kF16), {}));
+  EXPECT_TRUE(restores(scaled(Format::kI8, Format::kF16), plain(Format::kF32), {})) << "q8_0";
+  EXPECT_FALSE(restores(scaled(Format::kI8, Format::kF16), plain(Format::kBf16), {}));
+  EXPECT_FALSE(restores(scaled(Format::kI8, Format::kF32), plain(Format::kF32), {}));
+  EXPECT_FALSE(restores(scaled(Format::kE4m3fn, Format::kF32), plain(Format::kF32), {}));
   const DecodeForm u8 = sample::descriptor("openvino:u8").representation[0].forms[0];
-  EXPECT_FALSE(restores(u8, plain(Format::kF32)));
-  EXPECT_FALSE(restores(plain(Format::kF16), u8));
-  EXPECT_TRUE(restores(u8, u8));
+  EXPECT_FALSE(restores(u8, plain(Format::kF32), {}));
+  EXPECT_FALSE(restores(plain(Format::kF16), u8, {}));
+  EXPECT_TRUE(restores(u8, u8, {}));
+  const DecodeForm q4 = sample::descriptor("llamacpp:q8_0_v_q4_0").representation[0].forms[1];
+  EXPECT_TRUE(restores(q4, plain(Format::kF32), {}));
+  EXPECT_FALSE(restores(q4, plain(Format::kBf16), {}));
+  const std::vector<ValueStep> moved{{ValueStepKind::kHalvesToInterleaved, 0}};
+  const std::vector<ValueStep> mixed{{ValueStepKind::kHadamard, 64}};
+  EXPECT_TRUE(restores(plain(Format::kF16), plain(Format::kF16), moved));
+  EXPECT_TRUE(restores(q4, plain(Format::kF32), moved));
+  EXPECT_FALSE(restores(u8, u8, moved)) << "codes are made anew";
+  EXPECT_FALSE(restores(plain(Format::kF32), plain(Format::kF32), mixed));
 }
 
 TEST(Explain, ShowsClassDifferencesWireStepsAndPrice) {
@@ -451,7 +532,7 @@ convert
                    target  v codes=u8 op=(q-z)*s scale=f32 zero=f32 granule=dim:64,tok:1
 
 wire form (rows in head, token, element order; the source's numbers)
-  group 0     k codes=f16 op=q
+  group 0     k codes=f16 op=q after rope:interleaved
   group 0     v codes=f16 op=q
 
 steps

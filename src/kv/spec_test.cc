@@ -123,9 +123,18 @@ TEST(Vectors, TokenChainsHaveTheirDigests) {
 
 TEST(Vectors, PairsHaveTheirVerdicts) {
   std::string text;
-  const std::vector<std::string> names{
-      "llamacpp:f16", "llamacpp:f32", "llamacpp:f16_v_transposed", "llamacpp:q8_0", "openvino:f32",
-      "openvino:f16", "openvino:u8",  "openvino:u8_channel",       "openvino:u4",   "vllm:flash_nhd"};
+  const std::vector<std::string> names{"llamacpp:f16",
+                                       "llamacpp:f32",
+                                       "llamacpp:f16_v_transposed",
+                                       "llamacpp:q8_0",
+                                       "llamacpp:q8_0_unrotated",
+                                       "llamacpp:q8_0_v_q4_0",
+                                       "openvino:f32",
+                                       "openvino:f16",
+                                       "openvino:u8",
+                                       "openvino:u8_channel",
+                                       "openvino:u4",
+                                       "vllm:flash_nhd"};
   for (const Exactness exactness : {Exactness::kLossless, Exactness::kBounded}) {
     for (const std::string& source : names) {
       for (const std::string& target : names) {

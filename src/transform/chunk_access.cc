@@ -45,10 +45,12 @@ Result<ChunkAccess::Group> ChunkAccess::make_group(const kv::Descriptor& descrip
                                                      forms.size(), components.size())};
   }
   for (std::size_t c = 0; c < components.size(); ++c) {
-    ComponentStorage storage{forms[c], components[c].dim, {}, made.parts.size()};
+    ComponentStorage storage{
+        {forms[c], components[c].value_transforms}, components[c].dim, {}, made.parts.size()};
     ISTHMUS_TRY(storage.parts, form_parts(forms[c], components[c].dim));
     for (const FormPart& part : storage.parts) {
       ISTHMUS_TRY(PartAddress address, PartAddress::make(layout, part));
+      made.granule_tokens = std::max(made.granule_tokens, part.granule_tokens);
       made.parts.push_back(std::move(address));
     }
     made.components.push_back(std::move(storage));
@@ -138,6 +140,12 @@ Status ChunkAccess::place_tokens(const Group& group, const kv::TokenRange& token
     }
     blocks_.push_back(binding.blocks[entry]);
     slots_.push_back(static_cast<std::uint32_t>((first + token) % group.block_tokens));
+  }
+  // Scales that span tokens belong to whole groups of slots.
+  if (slots_.front() % group.granule_tokens != 0) {
+    return Error{Code::kInvalidArgument,
+                 fmt::format("position {} is slot {} of its block and doesn't begin a group of {} tokens",
+                             tokens.begin, slots_.front(), group.granule_tokens)};
   }
   return check_distinct_blocks();
 }

@@ -19,7 +19,7 @@ struct TileView;
 
 // One component as one end stores it.
 struct ComponentStorage {
-  kv::DecodeForm form;
+  kv::WireComponent numbers;
   std::uint32_t dim = 0;
   std::vector<FormPart> parts;
   std::size_t first_part = 0;  // Index of parts[0] among the group's parts.
@@ -49,6 +49,7 @@ class ChunkAccess {
     std::uint32_t block_tokens = 0;
     std::vector<ComponentStorage> components;
     std::vector<PartAddress> parts;
+    std::uint32_t granule_tokens = 1;  // The largest of the parts; all others divide it.
     std::vector<std::uint64_t>
         tabulated;  // Open extent of each part's tables; kStale if they are of another chunk.
   };

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/bytes.h"
 
@@ -24,37 +25,48 @@ auto floats_at(Byte* at, std::uint64_t count) {
 
 }  // namespace
 
-bool is_exact(const kv::DecodeForm& from, const kv::DecodeForm& to) {
-  return from.same_form(to) || (is_plain(from) && is_plain(to) && kv::embeds(from.codes, to.codes));
+bool same_numbers(const kv::WireComponent& a, const kv::WireComponent& b) {
+  return a.form.same_form(b.form) && a.value_transforms == b.value_transforms;
 }
 
-Result<RowConverter> RowConverter::make(const kv::DecodeForm& from, const kv::DecodeForm& to,
+bool is_invertible(const kv::WireComponent& from, const kv::WireComponent& to) {
+  if (same_numbers(from, to)) return true;
+  const auto steps = kv::value_steps(from.value_transforms, to.value_transforms);
+  return steps.ok() && kv::only_moves(*steps) && is_plain(from.form) && is_plain(to.form) &&
+         kv::embeds(from.form.codes, to.form.codes);
+}
+
+Result<RowConverter> RowConverter::make(const kv::WireComponent& from, const kv::WireComponent& to,
                                         std::uint32_t dim) {
-  ISTHMUS_TRY(can_decode(from, dim));
-  ISTHMUS_TRY(can_encode(to, dim));
+  ISTHMUS_TRY(can_decode(from.form, dim));
+  ISTHMUS_TRY(can_encode(to.form, dim));
   RowConverter converter;
-  ISTHMUS_TRY(const auto from_parts, form_parts(from, dim));
-  ISTHMUS_TRY(const auto to_parts, form_parts(to, dim));
-  converter.from_ = side(from, from_parts);
-  converter.to_ = side(to, to_parts);
+  ISTHMUS_TRY(converter.from_, side(from.form, dim));
+  ISTHMUS_TRY(converter.to_, side(to.form, dim));
+  ISTHMUS_TRY(converter.steps_, kv::value_steps(from.value_transforms, to.value_transforms));
+  for (const kv::ValueStep& step : converter.steps_) ISTHMUS_TRY(can_step(step, dim));
   converter.dim_ = dim;
-  converter.rows_at_once_ = std::max<std::uint64_t>(1, kPieceElements / dim);
+  // Whole token groups of both sides; each granule divides a tile's 256 tokens, hence the larger one the
+  // other.
+  const std::uint64_t group = std::max(from.form.granule_tokens, to.form.granule_tokens);
+  converter.rows_at_once_ = std::max<std::uint64_t>(1, kPieceElements / dim / group) * group;
   converter.values_.resize(converter.rows_at_once_ * dim);
+  converter.row_.resize(dim);
   return converter;
 }
 
-RowConverter::Side RowConverter::side(const kv::DecodeForm& form, const std::vector<FormPart>& parts) {
-  Side side{form, parts[0].token_bytes, 0, 0, is_plain(form) && form.codes == kv::Format::kF32};
-  if (parts.size() > 1) side.scale_bytes = parts[1].token_bytes;
-  if (parts.size() > 2) side.zero_bytes = parts[2].token_bytes;
+Result<RowConverter::Side> RowConverter::side(const kv::DecodeForm& form, std::uint32_t dim) {
+  Side side{form, {}, is_plain(form) && form.codes == kv::Format::kF32};
+  ISTHMUS_TRY(side.parts, form_parts(form, dim));
   return side;
 }
 
 template <typename Arrays>
 Arrays RowConverter::at_row(const Side& side, const Arrays& arrays, std::uint64_t row) {
-  return {arrays.codes + row * side.code_bytes,
-          arrays.scales == nullptr ? nullptr : arrays.scales + row * side.scale_bytes,
-          arrays.zeros == nullptr ? nullptr : arrays.zeros + row * side.zero_bytes};
+  const auto at = [&](auto* array, std::size_t part) {
+    return array == nullptr || part >= side.parts.size() ? nullptr : array + side.parts[part].tile_bytes(row);
+  };
+  return {at(arrays.codes, 0), at(arrays.scales, 1), at(arrays.zeros, 2)};
 }
 
 Status RowConverter::convert(std::uint64_t rows, const ConstRowArrays& from, const RowArrays& to) {
@@ -68,13 +80,14 @@ Status RowConverter::convert(std::uint64_t rows, const ConstRowArrays& from, con
 
 Status RowConverter::convert_piece(std::uint64_t rows, const ConstRowArrays& from, const RowArrays& to) {
   const std::uint64_t elements = rows * dim_;
-  if (from_.plain_f32 && is_aligned(from.codes, alignof(float))) {
+  if (from_.plain_f32 && steps_.empty() && is_aligned(from.codes, alignof(float))) {
     return encode_rows(to_.form, dim_, rows, floats_at(from.codes, elements), to);
   }
   const bool in_place = to_.plain_f32 && is_aligned(to.codes, alignof(float));
   const std::span<float> values =
       in_place ? floats_at(to.codes, elements) : std::span<float>(values_).first(elements);
   decode_rows(from_.form, dim_, rows, from, values);
+  for (const kv::ValueStep& step : steps_) apply_step(step, dim_, values, row_);
   return encode_rows(to_.form, dim_, rows, values, to);
 }
 

@@ -14,14 +14,19 @@ namespace isthmus::transform {
 struct FormPart {
   std::string part;  // "k", "k.s", "k.z".
   kv::Format format = kv::Format::kF16;
-  std::uint32_t units = 0;    // Elements per (head, token).
-  std::uint32_t granule = 1;  // Elements of the row that one unit serves.
-  std::uint64_t token_bytes = 0;
+  std::uint32_t units = 0;           // Elements per (head, token group).
+  std::uint32_t granule = 1;         // Elements of the row that one unit serves.
+  std::uint32_t granule_tokens = 1;  // Tokens of a group: those that share units, anchored at position 0.
+  std::uint64_t group_bytes = 0;
+
+  // Bytes of one head's tile whose first token begins a group; its last group may be incomplete.
+  std::uint64_t tile_bytes(std::uint64_t tokens) const {
+    return (tokens + granule_tokens - 1) / granule_tokens * group_bytes;
+  }
 };
 
 // Codes first, then the scale, then the zero point, as far as the form has them.
-// Errors: unsupported (a scale that spans tokens, a row that isn't whole bytes), invalid_argument (granule
-// that doesn't divide `dim`).
+// Errors: those of kv::movable; invalid_argument (rows without elements).
 Result<std::vector<FormPart>> form_parts(const kv::DecodeForm& form, std::uint32_t dim);
 
 }  // namespace isthmus::transform

@@ -44,12 +44,12 @@ Result<Packer> Packer::make(std::shared_ptr<const Plan> plan, const kv::Descript
     std::vector<PackStep>& steps = state->steps.emplace_back();
     const std::vector<ComponentStorage>& components = state->access.components(group);
     for (std::size_t c = 0; c < components.size(); ++c) {
-      const kv::DecodeForm& wire = state->plan->wire().groups[group].at(c);
+      const kv::WireComponent& wire = state->plan->wire().groups[group].at(c);
       PackStep& step = steps.emplace_back();
-      ISTHMUS_TRY(const auto wire_parts, form_parts(wire, components[c].dim));
+      ISTHMUS_TRY(const auto wire_parts, form_parts(wire.form, components[c].dim));
       step.wire_parts = wire_parts.size();
-      if (components[c].form.same_form(wire)) continue;
-      ISTHMUS_TRY(step.converter, RowConverter::make(components[c].form, wire, components[c].dim));
+      if (same_numbers(components[c].numbers, wire)) continue;
+      ISTHMUS_TRY(step.converter, RowConverter::make(components[c].numbers, wire, components[c].dim));
       state->scratch.fit(components[c].parts);
     }
   }

@@ -39,11 +39,20 @@ Result<PartAddress> PartAddress::make(const kv::Layout& layout, const FormPart& 
   address.paged_ = region.open_axis == kv::Axis::kBlock;
   address.element_bits_ = kv::bits(form.format);
   address.granule_ = form.granule;
+  address.granule_tokens_ = form.granule_tokens;
   ISTHMUS_TRY(address.check(form));
   ISTHMUS_TRY(address.bound_digits(address.element_bits_));
   if (address.paged_ && layout.extents().block_tokens == 0) {
     return Error{Code::kInvalidArgument,
                  fmt::format("part {} is paged, but blocks have no tokens", form.part)};
+  }
+  if (form.granule_tokens > 1 &&
+      (!address.paged_ || layout.extents().block_tokens % form.granule_tokens != 0)) {
+    return Error{
+        Code::kUnsupported,
+        fmt::format("part {}: groups of {} tokens share elements, and blocks of {} tokens aren't whole "
+                    "groups",
+                    form.part, form.granule_tokens, layout.extents().block_tokens)};
   }
   address.token_bits_.reserve(kTileTokens);
   address.unit_bits_.resize(form.units);
@@ -71,11 +80,14 @@ Status PartAddress::check(const FormPart& form) const {
                  fmt::format("part {}: the layout stores {}, the decode form says {}", form.part,
                              kv::name(layout_.format), kv::name(form.format))};
   }
-  if (layout_.head_granule > 1 || layout_.token_granule > 1) {
-    return Error{
-        Code::kUnsupported,
-        fmt::format("part {}: one element serves {} heads and {} tokens; only rows may share an element",
-                    form.part, layout_.head_granule, layout_.token_granule)};
+  if (layout_.head_granule > 1) {
+    return Error{Code::kUnsupported,
+                 fmt::format("part {}: one element serves {} heads", form.part, layout_.head_granule)};
+  }
+  if (layout_.token_granule != form.granule_tokens) {
+    return Error{Code::kInvalidArgument,
+                 fmt::format("part {}: one element serves {} tokens in the layout and {} in the decode form",
+                             form.part, layout_.token_granule, form.granule_tokens)};
   }
   // Units of the layout and of the form must be the same, else elements would be taken from the wrong place.
   std::uint64_t stored_units = 1;
@@ -127,7 +139,7 @@ std::int64_t PartAddress::sum(kv::Axis axis, std::uint64_t index) const {
 
 void PartAddress::tabulate(const TokenPlaces& places, std::uint64_t open_extent) {
   open_extent_ = open_extent;
-  token_bits_.resize(places.tokens);
+  token_bits_.resize((places.tokens + granule_tokens_ - 1) / granule_tokens_);
   if (open_units_) tabulate_units();
   if (open_slots_) tabulate_slots();
   if (paged_) {
@@ -149,16 +161,17 @@ void PartAddress::tabulate_slots() {
 
 void PartAddress::tabulate_blocks(const TokenPlaces& places) {
   std::int64_t block_bits = 0;
-  for (std::size_t token = 0; token < places.tokens; ++token) {
-    if (token == 0 || places.blocks[token] != places.blocks[token - 1]) {
+  for (std::size_t group = 0; group < token_bits_.size(); ++group) {
+    const std::size_t token = group * granule_tokens_;
+    if (group == 0 || places.blocks[token] != places.blocks[token - granule_tokens_]) {
       block_bits = sum(kv::Axis::kBlock, places.blocks[token]);
     }
-    token_bits_[token] = block_bits + slot_bits_[places.slots[token]];
+    token_bits_[group] = block_bits + slot_bits_[places.slots[token]];
   }
 }
 
 void PartAddress::tabulate_rows(const TokenPlaces& places) {
-  for (std::size_t token = 0; token < places.tokens; ++token) {
+  for (std::size_t token = 0; token < token_bits_.size(); ++token) {
     token_bits_[token] = sum(kv::Axis::kToken, places.first_row + token);
   }
 }

@@ -16,7 +16,7 @@ namespace isthmus::transform {
 // Where a chunk's tokens lie, in the terms of the open axes.
 struct TokenPlaces {
   std::span<const std::uint32_t> blocks;  // Physical block of each token; empty for rows.
-  std::span<const std::uint32_t> slots;   // Slot in its block.
+  std::span<const std::uint32_t> slots;   // Slot in its block; that of the first token begins a token group.
   std::uint64_t first_row = 0;            // Row of the first token; the others follow.
   std::uint64_t tokens = 0;
 };
@@ -24,7 +24,8 @@ struct TokenPlaces {
 class PartAddress {
  public:
   // `extents`: the rank's. Errors: invalid_argument (the layout stores another format or granule than the
-  // decode form says), unsupported (granules over heads or tokens, offsets that aren't whole bytes).
+  // decode form says, blocks that aren't whole token groups), unsupported (granules over heads, or over
+  // tokens of rows; offsets that aren't whole bytes).
   static Result<PartAddress> make(const kv::Layout& layout, const FormPart& form);
 
   const std::string& part() const { return layout_.part; }
@@ -33,11 +34,12 @@ class PartAddress {
   bool paged() const { return paged_; }
   std::uint32_t element_bits() const { return element_bits_; }
   bool whole_rows() const { return whole_rows_; }
+  std::uint32_t granule_tokens() const { return granule_tokens_; }
 
   // Offsets stay below 2^62 bits for every index below this many blocks or rows.
   std::uint64_t open_extent_max() const { return open_extent_max_; }
-  // Fill the token and unit tables; needed before the functions below. Allocates nothing for up to
-  // `kTileTokens`.
+  // Fill the token and unit tables; needed before the functions below. The token table has an entry a token
+  // group. Allocates nothing for up to `kTileTokens`.
   void tabulate(const TokenPlaces& places, std::uint64_t open_extent);
   // Lowest bit offset of the tabulated tile over the local heads [head_begin, head_end), and one past the
   // highest.
@@ -65,7 +67,7 @@ class PartAddress {
   bool open_units_ = false;  // A unit's offset depends on the open extent.
   bool open_slots_ = false;  // Likewise a slot's.
   std::uint32_t element_bits_ = 0;
-  std::uint32_t granule_ = 1;
+  std::uint32_t granule_ = 1, granule_tokens_ = 1;
   std::uint64_t open_extent_max_ = 0;
   std::uint64_t open_extent_ = 0;  // As tabulated.
   std::vector<std::int64_t> token_bits_, unit_bits_, slot_bits_;

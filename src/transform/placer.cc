@@ -49,7 +49,7 @@ struct Placer::State {
   TileScratch wire, target2;  // Verification: the tile led back to the wire's form, and forward again.
 
   Status add_step(std::vector<PlaceStep>& group_steps, const ComponentStorage& storage,
-                  const kv::DecodeForm& wire_form);
+                  const kv::WireComponent& from);
   Status check_body(const Chunk& chunk, std::span<const std::byte> body,
                     std::span<const Digest128> tiles) const;
   template <typename Each>
@@ -81,19 +81,19 @@ Result<Placer> Placer::make(std::shared_ptr<const Plan> plan, const kv::Descript
 }
 
 Status Placer::State::add_step(std::vector<PlaceStep>& group_steps, const ComponentStorage& storage,
-                               const kv::DecodeForm& wire_form) {
+                               const kv::WireComponent& from) {
   PlaceStep& step = group_steps.emplace_back();
-  ISTHMUS_TRY(const auto wire_parts, form_parts(wire_form, storage.dim));
+  ISTHMUS_TRY(const auto wire_parts, form_parts(from.form, storage.dim));
   step.wire_parts = wire_parts.size();
   step.target_parts = storage.parts.size();
   target.fit(storage.parts);
-  if (storage.form.same_form(wire_form)) return ok_status();
-  ISTHMUS_TRY(step.forward, RowConverter::make(wire_form, storage.form, storage.dim));
-  if (!is_exact(wire_form, storage.form)) {
+  if (same_numbers(from, storage.numbers)) return ok_status();
+  ISTHMUS_TRY(step.forward, RowConverter::make(from, storage.numbers, storage.dim));
+  if (!is_invertible(from, storage.numbers)) {
     exact = false;
     return ok_status();
   }
-  ISTHMUS_TRY(step.inverse, RowConverter::make(storage.form, wire_form, storage.dim));
+  ISTHMUS_TRY(step.inverse, RowConverter::make(storage.numbers, from, storage.dim));
   wire.fit(wire_parts);
   target2.fit(storage.parts);
   return ok_status();
@@ -190,7 +190,7 @@ Status Placer::State::place_component(const Turn& turn, std::span<const std::byt
     }
     for (std::size_t part = 0; part < step.target_parts; ++part) {
       const std::byte* tile = step.forward ? target.part(part) : tile_at(part);
-      const std::uint64_t bytes = chunk.box.tokens.size() * storage.parts[part].token_bytes;
+      const std::uint64_t bytes = storage.parts[part].tile_bytes(chunk.box.tokens.size());
       if (!exact) {
         stored[turn.stored_at + part * heads + h] = step.forward
                                                         ? digest128(std::span<const std::byte>(tile, bytes))
@@ -207,7 +207,7 @@ std::span<const std::byte> Placer::State::read(const Turn& turn, std::size_t par
   const ComponentStorage& storage = access.components(turn.chunk.group)[turn.component];
   access.gather(turn.chunk.sections[turn.section].layer, storage.first_part + part,
                 turn.chunk.box.head_begin + h, target.part(part));
-  return {target.part(part), turn.chunk.box.tokens.size() * storage.parts[part].token_bytes};
+  return {target.part(part), storage.parts[part].tile_bytes(turn.chunk.box.tokens.size())};
 }
 
 Status Placer::State::verify_exact(const Turn& turn, std::span<const Digest128> tiles) {

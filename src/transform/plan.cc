@@ -79,16 +79,16 @@ Result<std::uint32_t> common_heads(const kv::LayerGroup& group, std::uint32_t in
 }
 
 Result<GroupCuts> cut_group(std::uint32_t index, const kv::LayerGroup& group,
-                            const std::vector<kv::DecodeForm>& forms) {
+                            const std::vector<kv::WireComponent>& wire) {
   GroupCuts cuts;
   cuts.group = index;
   ISTHMUS_TRY(const std::uint32_t heads, common_heads(group, index));
-  if (forms.size() != group.components.size()) {
+  if (wire.size() != group.components.size()) {
     return Error{Code::kInvalidArgument, fmt::format("group {}: {} wire forms for {} components", index,
-                                                     forms.size(), group.components.size())};
+                                                     wire.size(), group.components.size())};
   }
-  for (std::size_t component = 0; component < forms.size(); ++component) {
-    ISTHMUS_TRY(auto parts, form_parts(forms[component], group.components[component].dim));
+  for (std::size_t component = 0; component < wire.size(); ++component) {
+    ISTHMUS_TRY(auto parts, form_parts(wire[component].form, group.components[component].dim));
     cuts.parts.push_back(std::move(parts));
   }
   cuts.layers = {0, static_cast<std::uint32_t>(group.layers.size())};
@@ -100,7 +100,7 @@ Result<GroupCuts> cut_group(std::uint32_t index, const kv::LayerGroup& group,
 std::uint64_t layer_bytes(const GroupParts& parts, std::uint64_t heads, std::uint64_t tokens) {
   std::uint64_t bytes = 0;
   for (const auto& component : parts) {
-    for (const FormPart& part : component) bytes += align_up(heads * tokens * part.token_bytes);
+    for (const FormPart& part : component) bytes += align_up(heads * part.tile_bytes(tokens));
   }
   return bytes;
 }
@@ -112,7 +112,7 @@ void fill_sections(Chunk& chunk, const GroupParts& parts) {
   for (std::uint32_t layer = chunk.box.layer_begin; layer < chunk.box.layer_end; ++layer) {
     for (std::uint32_t component = 0; component < parts.size(); ++component) {
       for (const FormPart& part : parts[component]) {
-        const std::uint64_t head_bytes = tokens * part.token_bytes;
+        const std::uint64_t head_bytes = part.tile_bytes(tokens);
         chunk.sections.push_back({.layer = layer,
                                   .component = component,
                                   .part = part.part,
@@ -174,6 +174,20 @@ Status check_inputs(const kv::Descriptor& source, const kv::Descriptor& target, 
   return ok_status();
 }
 
+// A scale that spans tokens can't be cut: what moves begins where a token group begins.
+Status check_token_groups(const kv::Descriptor& descriptor, kv::TokenRange tokens) {
+  for (const kv::GroupRepresentation& group : descriptor.representation) {
+    for (const kv::DecodeForm& form : group.forms) {
+      if (form.granule_tokens != 0 && tokens.begin % form.granule_tokens == 0) continue;
+      return Error{
+          Code::kInvalidArgument,
+          fmt::format("tokens from {} on: \"{}\" shares a scale among {} tokens; begin at a multiple",
+                      tokens.begin, form.text(), form.granule_tokens)};
+    }
+  }
+  return ok_status();
+}
+
 // Byte recipe: spec/wire-form.md §6.
 Digest128 plan_digest(const Plan& plan, Digest128 source, Digest128 target) {
   DigestStream stream;
@@ -205,6 +219,7 @@ std::uint64_t Chunk::tile_count() const {
 Result<Plan> Plan::make(const kv::Descriptor& source, const kv::Descriptor& target,
                         const kv::Verdict& verdict, kv::TokenRange tokens) {
   ISTHMUS_TRY(check_inputs(source, target, verdict, tokens));
+  for (const kv::Descriptor* end : {&source, &target}) ISTHMUS_TRY(check_token_groups(*end, tokens));
   Plan plan;
   plan.wire_ = verdict.wire;
   plan.tokens_ = tokens;

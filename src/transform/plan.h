@@ -24,15 +24,16 @@ inline constexpr std::uint64_t kSectionAlign = 64;
 inline constexpr std::uint32_t kChunksMax = 1u << 18;
 inline constexpr std::uint64_t kPositionMax = std::uint64_t{1} << 40;
 
-// One array of a chunk's body: one layer, one part, `[head][tok][unit]`, contiguous.
+// One array of a chunk's body: one layer, one part, `[head][token group][unit]`, contiguous. A group is one
+// token, or as many as share a scale.
 struct Section {
   std::uint32_t layer = 0;      // Index within the group's list.
   std::uint32_t component = 0;  // Index within the group's components.
   std::string part;             // "k", "k.s", "k.z", …
   kv::Format format = kv::Format::kF16;
-  std::uint32_t units = 0;       // Elements per (head, token): dim for codes, dim/granule for scales.
+  std::uint32_t units = 0;       // Elements per (head, token group): dim for codes, dim/granule for scales.
   std::uint64_t offset = 0;      // Bytes from the body's start; a multiple of kSectionAlign.
-  std::uint64_t head_bytes = 0;  // Bytes of one head's tile: tokens * units * bits / 8.
+  std::uint64_t head_bytes = 0;  // Bytes of one head's tile: token groups * units * bits / 8.
   std::uint64_t bytes = 0;       // heads * head_bytes; the pad up to the next section is zero.
   friend bool operator==(const Section&, const Section&) = default;
 };
@@ -61,8 +62,8 @@ struct TileKey {
 class Plan {
  public:
   // `tokens`: the range that moves. Errors: incompatible (verdict is a reject), invalid_argument (empty
-  // range, or the proof fails), unsupported (a group that isn't full attention, scales that span tokens),
-  // exhausted (more than kChunksMax chunks).
+  // range, one that begins inside a token group of either end's scales, or the proof fails), unsupported (a
+  // group that isn't full attention), exhausted (more than kChunksMax chunks).
   static Result<Plan> make(const kv::Descriptor& source, const kv::Descriptor& target,
                            const kv::Verdict& verdict, kv::TokenRange tokens);
 

@@ -48,7 +48,8 @@ class Placer {
   Placer(Placer&&) noexcept;
   Placer& operator=(Placer&&) noexcept;
 
-  // True if the target's bits restore the wire's exactly.
+  // True if the target's bits restore the wire's: both are plain and one's values are among the other's.
+  // Codes with scales can mean the same number in several ways, so they are never led back.
   bool exact() const;
 
   // Check `body` against `tiles` (corrupt, naming the tile, before any byte is placed), convert and place.

@@ -284,7 +284,7 @@ TEST(Packer, SourceThatIsConvertedForTheWireGivesTheTargetsNumbers) {
   const kv::Descriptor target = test_descriptor("openvino:u8", geometry);
   const kv::TokenRange tokens{7, 290};
   kv::Verdict verdict = test_verdict(source, target);
-  verdict.wire.groups[0] = target.representation[0].forms;
+  for (std::size_t c = 0; c < 2; ++c) verdict.wire.groups[0][c].form = target.representation[0].forms[c];
   const auto plan = std::make_shared<const Plan>(*Plan::make(source, target, verdict, tokens));
   Packer packer = *Packer::make(plan, source);
   Placer placer = *Placer::make(plan, target);

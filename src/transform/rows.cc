@@ -5,84 +5,71 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "base/check.h"
-#include "transform/form_parts.h"
+#include "kv/encoding.h"
 #include "transform/kernels/rows_kernels.h"
 
 namespace isthmus::transform {
 namespace {
 
-constexpr std::string_view kAffineU8 = "openvino.u8.by_token";
-
 const kernels::KernelSet& kernel_set(KernelChoice choice) {
   return choice == KernelChoice::kVector ? kernels::vector_kernels() : kernels::scalar_kernels();
 }
 
-std::uint32_t granule_of(const kv::DecodeForm& form, std::uint32_t dim) {
-  return form.granule_dim == 0 ? dim : form.granule_dim;
+// Bounds of the encoders' inputs, for the words of an error.
+struct Extremes {
+  float lowest = 0, highest = 0;
+};
+Extremes extremes_of(std::span<const float> values) {
+  const auto [lowest, highest] = std::minmax_element(values.begin(), values.end());
+  return {*lowest, *highest};
 }
 
-bool is_float(kv::Format format) {
-  return format == kv::Format::kF32 || format == kv::Format::kF16 || format == kv::Format::kBf16;
-}
-
-bool is_integer(kv::Format format) {
-  return format == kv::Format::kU8 || format == kv::Format::kI8 || format == kv::Format::kU4 ||
-         format == kv::Format::kI4;
-}
-
-Error unsupported(std::string_view verb, const kv::DecodeForm& form) {
-  return Error{Code::kUnsupported, fmt::format("no kernel {} \"{}\"{}{}", verb, form.text(),
-                                               form.recipe.empty() ? "" : " by recipe ", form.recipe)};
-}
-
-// The first reason for a refused row, found one value at a time.
-Error first_bad_row(std::uint32_t dim, std::span<const float> from) {
+// The first reason for a refused piece, found one value at a time.
+Error first_bad_row(kv::Encoder encoder, std::uint32_t dim, std::span<const float> from) {
   for (std::size_t i = 0; i < from.size(); ++i) {
     if (std::isfinite(from[i])) continue;
     return Error{Code::kCorrupt,
                  fmt::format("row {}, element {}: the value is {}; only finite values are converted", i / dim,
                              i % dim, from[i])};
   }
-  for (std::size_t row = 0; row * dim < from.size(); ++row) {
-    float lowest = from[row * dim], highest = lowest;
-    for (const float value : from.subspan(row * dim, dim)) {
-      lowest = std::min(lowest, value);
-      highest = std::max(highest, value);
-    }
+  const bool by_row = encoder == kv::Encoder::kAffineRow;
+  for (std::size_t row = 0; by_row && row * dim < from.size(); ++row) {
+    const auto [lowest, highest] = extremes_of(from.subspan(row * dim, dim));
     const float scale = (highest - lowest) / 255.0f;
     if (std::isfinite(scale) && std::isfinite(-lowest / (scale == 0.0f ? 1e-4f : scale))) continue;
     return Error{Code::kCorrupt,
                  fmt::format("row {}: values from {} to {} have no finite scale and zero point", row, lowest,
                              highest)};
   }
-  return Error{Code::kCorrupt, "a group of elements has no finite scale and zero point"};
+  const auto [lowest, highest] = extremes_of(from);
+  return Error{Code::kCorrupt,
+               fmt::format("values from {} to {}: a group of them has no finite scale and zero "
+                           "point in the target's form",
+                           lowest, highest)};
+}
+
+kernels::Scaled scaled_arrays(const kv::DecodeForm& form, const ConstRowArrays& from) {
+  return {.codes = from.codes,
+          .scales = from.scales,
+          .zeros = form.operation == kv::DecodeOperation::kScaledZeroPoint ? from.zeros : nullptr,
+          .code_format = form.codes,
+          .scale_format = form.scale,
+          .zero_format = form.zero,
+          .zero_constant = static_cast<float>(form.zero_constant)};
 }
 
 }  // namespace
 
 Status can_decode(const kv::DecodeForm& form, std::uint32_t dim) {
-  ISTHMUS_TRY(form_parts(form, dim));
-  const bool plain = form.operation == kv::DecodeOperation::kPlain;
-  const bool known =
-      plain ? is_float(form.codes) || is_integer(form.codes)
-            : is_integer(form.codes) && is_float(form.scale) &&
-                  (form.operation == kv::DecodeOperation::kScaled ||
-                   (form.operation == kv::DecodeOperation::kScaledZeroPoint && is_float(form.zero)));
-  if (!known) return unsupported("decodes", form);
-  return ok_status();
+  return kv::decodable(form, dim);
 }
 
 Status can_encode(const kv::DecodeForm& form, std::uint32_t dim) {
-  ISTHMUS_TRY(form_parts(form, dim));
-  const bool plain = form.operation == kv::DecodeOperation::kPlain && is_float(form.codes);
-  const bool affine = form.operation == kv::DecodeOperation::kScaledZeroPoint && form.recipe == kAffineU8 &&
-                      form.codes == kv::Format::kU8 && form.scale == kv::Format::kF32 &&
-                      form.zero == kv::Format::kF32;
-  if (!plain && !affine) return unsupported("encodes", form);
-  return ok_status();
+  return kv::encoder_of(form, dim).status();
 }
 
 void decode_rows(const kv::DecodeForm& form, std::uint32_t dim, std::uint64_t rows,
@@ -93,35 +80,82 @@ void decode_rows(const kv::DecodeForm& form, std::uint32_t dim, std::uint64_t ro
     set.decode_plain(form.codes, from.codes, rows * dim, to.data());
     return;
   }
-  const std::uint32_t granule = granule_of(form, dim);
-  set.decode_scaled({.codes = from.codes,
-                     .scales = from.scales,
-                     .zeros = form.operation == kv::DecodeOperation::kScaledZeroPoint ? from.zeros : nullptr,
-                     .code_format = form.codes,
-                     .scale_format = form.scale,
-                     .zero_format = form.zero,
-                     .granules = rows * (dim / granule),
-                     .granule = granule},
-                    to.data());
+  kernels::Scaled arrays = scaled_arrays(form, from);
+  if (form.granule_tokens > 1) {
+    set.decode_channels({.arrays = arrays, .rows = rows, .dim = dim, .group = form.granule_tokens},
+                        to.data());
+    return;
+  }
+  arrays.granule = form.granule_dim;
+  arrays.granules = rows * (dim / arrays.granule);
+  set.decode_scaled(arrays, to.data());
 }
 
 Status encode_rows(const kv::DecodeForm& form, std::uint32_t dim, std::uint64_t rows,
                    std::span<const float> from, const RowArrays& to, KernelChoice choice) {
   ISTHMUS_CHECK(from.size() == rows * dim);
   const kernels::KernelSet& set = kernel_set(choice);
+  ISTHMUS_TRY(const kv::Encoder encoder, kv::encoder_of(form, dim));
+  const std::uint32_t granule = encoder == kv::Encoder::kPlain ? dim : form.granule_dim;
+  const kernels::Encoded encoded{.codes = to.codes,
+                                 .scales = to.scales,
+                                 .zeros = to.zeros,
+                                 .granules = rows * (dim / granule),
+                                 .granule = granule};
   bool finite = false;
-  if (form.operation == kv::DecodeOperation::kPlain) {
-    finite = set.encode_plain(form.codes, from.data(), rows * dim, to.codes);
-  } else {
-    const std::uint32_t granule = granule_of(form, dim);
-    finite = set.encode_affine_u8(from.data(), {.codes = to.codes,
-                                                .scales = to.scales,
-                                                .zeros = to.zeros,
-                                                .granules = rows * (dim / granule),
-                                                .granule = granule});
+  switch (encoder) {
+    case kv::Encoder::kPlain:
+      finite = set.encode_plain(form.codes, from.data(), rows * dim, to.codes);
+      break;
+    case kv::Encoder::kAffineRow:
+      finite = set.encode_affine(form.codes, from.data(), encoded);
+      break;
+    case kv::Encoder::kAffineChannel:
+      finite = set.encode_channels(from.data(), {.codes = to.codes,
+                                                 .scales = to.scales,
+                                                 .zeros = to.zeros,
+                                                 .rows = rows,
+                                                 .dim = dim,
+                                                 .group = form.granule_tokens});
+      break;
+    case kv::Encoder::kSymmetric8:
+      finite = set.encode_q8_0(from.data(), encoded);
+      break;
+    case kv::Encoder::kExtreme4:
+      finite = set.encode_q4_0(from.data(), encoded);
+      break;
   }
-  if (!finite) return first_bad_row(dim, from);
+  if (!finite) return first_bad_row(encoder, dim, from);
   return ok_status();
+}
+
+Status can_step(const kv::ValueStep& step, std::uint32_t dim) {
+  const bool fits = step.kind == kv::ValueStepKind::kHadamard
+                        ? step.size >= 2 && std::has_single_bit(step.size) && dim % step.size == 0
+                        : dim % 2 == 0;
+  if (fits) return ok_status();
+  return Error{Code::kUnsupported,
+               fmt::format("rows of {} elements can't be transformed {} elements at a time", dim,
+                           step.size == 0 ? 2 : step.size)};
+}
+
+void apply_step(const kv::ValueStep& step, std::uint32_t dim, std::span<float> values, std::span<float> row,
+                KernelChoice choice) {
+  if (step.kind == kv::ValueStepKind::kHadamard) {
+    kernel_set(choice).hadamard(values.data(), values.size(), step.size);
+    return;
+  }
+  ISTHMUS_CHECK(row.size() == dim);
+  const std::size_t half = dim / 2;
+  const bool to_halves = step.kind == kv::ValueStepKind::kInterleavedToHalves;
+  for (std::size_t at = 0; at < values.size(); at += dim) {
+    const std::span<float> stored = values.subspan(at, dim);
+    std::copy(stored.begin(), stored.end(), row.begin());
+    for (std::size_t i = 0; i < half; ++i) {
+      stored[to_halves ? i : 2 * i] = row[to_halves ? 2 * i : i];
+      stored[to_halves ? i + half : 2 * i + 1] = row[to_halves ? 2 * i + 1 : i + half];
+    }
+  }
 }
 
 }  // namespace isthmus::transform

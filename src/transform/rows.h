@@ -9,11 +9,13 @@
 
 #include "base/status.h"
 #include "kv/descriptor.h"
+#include "kv/value_transforms.h"
 
 namespace isthmus::transform {
 
 // Stored arrays of `rows` consecutive rows of `dim` elements in one decode form.
-//   codes [rows][dim] in form.codes; scales, zeros [rows][dim/granule], empty if the form has none.
+//   codes [rows][dim] in form.codes; scales, zeros [row groups][dim/granule], empty if the form has none. A
+//   row group is granule_tokens rows, the last one what is left; the first row begins a group.
 struct RowArrays {
   std::byte* codes = nullptr;
   std::byte* scales = nullptr;
@@ -40,15 +42,22 @@ enum class KernelChoice : std::uint8_t { kVector, kScalar };  // kScalar: the or
 void decode_rows(const kv::DecodeForm& form, std::uint32_t dim, std::uint64_t rows,
                  const ConstRowArrays& from, std::span<float> to,
                  KernelChoice choice = KernelChoice::kVector);
-// Encode by the form's recipe ("openvino.u8.by_token"; plain forms round to nearest even, finite values
-// beyond the largest of the format become the largest). `to.codes` may be `from` for a plain f32 form. The
+// Encode by the form's recipe (kv/encoding.h; plain forms round to nearest even, finite values beyond the
+// largest of the format become the largest). `to.codes` may be `from` for a plain f32 form. The
 // form must pass can_encode(); arrays need no alignment. Recipes: spec/wire-form.md §7. Errors: corrupt on a
-// non-finite input, with its row and element, or on a row whose range overflows f32.
+// non-finite input, with its row and element, or on values without a finite scale or zero point.
 Status encode_rows(const kv::DecodeForm& form, std::uint32_t dim, std::uint64_t rows,
                    std::span<const float> from, const RowArrays& to,
                    KernelChoice choice = KernelChoice::kVector);
 // unsupported, naming the form, if encode_rows can't make it (decode_rows can't read it).
 Status can_encode(const kv::DecodeForm& form, std::uint32_t dim);
 Status can_decode(const kv::DecodeForm& form, std::uint32_t dim);
+
+// One step of a change of value transforms, in place; `row` is scratch of `dim` elements. The step must pass
+// can_step().
+void apply_step(const kv::ValueStep& step, std::uint32_t dim, std::span<float> values, std::span<float> row,
+                KernelChoice choice = KernelChoice::kVector);
+// unsupported if rows of `dim` elements don't divide into the step's blocks.
+Status can_step(const kv::ValueStep& step, std::uint32_t dim);
 
 }  // namespace isthmus::transform

@@ -19,7 +19,7 @@ class TileScratch {
   // Grow to hold a whole tile of `parts`.
   void fit(const std::vector<FormPart>& parts) {
     for (std::size_t part = 0; part < parts.size(); ++part) {
-      const std::size_t lines = (kTileTokens * parts[part].token_bytes + sizeof(Line) - 1) / sizeof(Line);
+      const std::size_t lines = (parts[part].tile_bytes(kTileTokens) + sizeof(Line) - 1) / sizeof(Line);
       if (arrays_[part].size() < lines) arrays_[part].resize(lines);
     }
   }

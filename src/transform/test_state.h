@@ -69,7 +69,8 @@ class TestMemory {
   void for_each_of(const kv::PartLayout& part, std::uint32_t layer, kv::TokenRange tokens, Each& each) const {
     for (std::uint32_t head = box_.head_begin; head < box_.head_end; ++head) {
       for (std::uint32_t unit = 0; unit < units(part); ++unit) {
-        for (std::uint64_t position = tokens.begin; position < tokens.end; ++position) {
+        // One element a token group; `tokens` begins with one.
+        for (std::uint64_t position = tokens.begin; position < tokens.end; position += part.token_granule) {
           each(TestElement{layer, part.part, head, unit, position}, part.format);
         }
       }

@@ -14,14 +14,23 @@ namespace isthmus::transform::kernels {
 struct Scaled {
   const std::byte* codes = nullptr;
   const std::byte* scales = nullptr;
-  const std::byte* zeros = nullptr;  // Null: no zero point.
+  const std::byte* zeros = nullptr;  // Null: `zero_constant` for all.
   kv::Format code_format = kv::Format::kU8, scale_format = kv::Format::kF32, zero_format = kv::Format::kF32;
+  float zero_constant = 0;
   std::uint64_t granules = 0;
   std::uint32_t granule = 0;
 };
 
-// u8 codes with f32 scale and zero point for each run of `granule` elements.
-struct AffineU8 {
+// Codes [rows][dim] whose element d shares scale and zero point with that of `group` rows: scales
+// [groups][dim].
+struct ScaledChannels {
+  Scaled arrays;  // granules and granule aren't used.
+  std::uint64_t rows = 0;
+  std::uint32_t dim = 0, group = 1;
+};
+
+// Where codes with a scale (and zero point) for each run of `granule` elements go.
+struct Encoded {
   std::byte* codes = nullptr;
   std::byte* scales = nullptr;
   std::byte* zeros = nullptr;
@@ -29,14 +38,30 @@ struct AffineU8 {
   std::uint32_t granule = 0;
 };
 
+// u8 codes [rows][dim], f32 scales and zero points [groups][dim].
+struct EncodedChannels {
+  std::byte* codes = nullptr;
+  std::byte* scales = nullptr;
+  std::byte* zeros = nullptr;
+  std::uint64_t rows = 0;
+  std::uint32_t dim = 0, group = 1;
+};
+
 struct KernelSet {
   // f32 <- format; f32, f16 and bf16, and for u8, i8, u4, i4 codes as plain numbers.
   void (*decode_plain)(kv::Format format, const std::byte* from, std::uint64_t elements, float* to);
   void (*decode_scaled)(const Scaled& from, float* to);
-  // False if an input isn't finite; `to` is unspecified then. `to` may be `from` for f32.
+  void (*decode_channels)(const ScaledChannels& from, float* to);
+  // The encoders answer false if an input, a scale or a zero point isn't finite; `to` is unspecified then.
+  // `to` may be `from` for f32.
   bool (*encode_plain)(kv::Format format, const float* from, std::uint64_t elements, std::byte* to);
-  // False if an input, a scale or a zero point isn't finite.
-  bool (*encode_affine_u8)(const float* from, const AffineU8& to);
+  // u8 codes, or u4 with an even granule; f32 scales and zero points.
+  bool (*encode_affine)(kv::Format codes, const float* from, const Encoded& to);
+  bool (*encode_channels)(const float* from, const EncodedChannels& to);
+  bool (*encode_q8_0)(const float* from, const Encoded& to);  // i8 codes, f16 scales.
+  bool (*encode_q4_0)(const float* from, const Encoded& to);  // u4 codes, f16 scales; an even granule.
+  // In place on each `size` elements, a power of two that divides `elements`.
+  void (*hadamard)(float* values, std::uint64_t elements, std::uint32_t size);
 };
 
 const KernelSet& scalar_kernels();

@@ -36,13 +36,22 @@ void decode_plain(kv::Format format, const std::byte* from, std::uint64_t elemen
   for (std::uint64_t i = 0; i < elements; ++i) to[i] = number_at(format, from, i);
 }
 
+float decoded(const Scaled& from, std::uint64_t element, std::uint64_t granule) {
+  const float scale = number_at(from.scale_format, from.scales, granule);
+  const float code = number_at(from.code_format, from.codes, element);
+  const float zero =
+      from.zeros == nullptr ? from.zero_constant : number_at(from.zero_format, from.zeros, granule);
+  return (code - zero) * scale;
+}
+
 void decode_scaled(const Scaled& from, float* to) {
-  for (std::uint64_t g = 0; g < from.granules; ++g) {
-    const float scale = number_at(from.scale_format, from.scales, g);
-    const float zero = from.zeros == nullptr ? 0.0f : number_at(from.zero_format, from.zeros, g);
-    for (std::uint64_t i = g * from.granule; i < (g + 1) * from.granule; ++i) {
-      const float code = number_at(from.code_format, from.codes, i);
-      to[i] = (from.zeros == nullptr ? code : code - zero) * scale;
+  for (std::uint64_t i = 0; i < from.granules * from.granule; ++i) to[i] = decoded(from, i, i / from.granule);
+}
+
+void decode_channels(const ScaledChannels& from, float* to) {
+  for (std::uint64_t row = 0; row < from.rows; ++row) {
+    for (std::uint32_t d = 0; d < from.dim; ++d) {
+      to[row * from.dim + d] = decoded(from.arrays, row * from.dim + d, row / from.group * from.dim + d);
     }
   }
 }
@@ -67,32 +76,127 @@ bool encode_plain(kv::Format format, const float* from, std::uint64_t elements, 
   return true;
 }
 
-bool encode_granule(const float* from, std::uint32_t granule, std::byte* codes, Affine& affine) {
-  float lowest = from[0], highest = from[0];
-  for (std::uint32_t i = 0; i < granule; ++i) {
-    if (!is_finite_bits(std::bit_cast<std::uint32_t>(from[i]))) return false;
-    lowest = from[i] < lowest ? from[i] : lowest;
-    highest = from[i] > highest ? from[i] : highest;
-  }
-  affine = affine_u8(lowest, highest);
-  for (std::uint32_t i = 0; i < granule; ++i) store(codes + i, code_u8(from[i], affine));
-  return affine.finite();
+void store_nibble(std::byte* codes, std::uint64_t index, std::uint8_t code) {
+  const auto low = std::byte{static_cast<unsigned char>(code & 0x0f)};
+  std::byte& at = codes[index / 2];
+  at = index % 2 == 0 ? low : at | low << 4;
 }
 
-bool encode_affine_u8(const float* from, const AffineU8& to) {
+bool all_finite(const float* from, std::uint64_t elements) {
+  for (std::uint64_t i = 0; i < elements; ++i) {
+    if (!is_finite_bits(std::bit_cast<std::uint32_t>(from[i]))) return false;
+  }
+  return true;
+}
+
+// Lowest and highest of every `stride`-th of `count` values.
+struct Range {
+  float lowest = 0, highest = 0;
+};
+Range range_of(const float* from, std::uint64_t count, std::uint64_t stride) {
+  Range range{from[0], from[0]};
+  for (std::uint64_t i = 0; i < count * stride; i += stride) {
+    range.lowest = from[i] < range.lowest ? from[i] : range.lowest;
+    range.highest = from[i] > range.highest ? from[i] : range.highest;
+  }
+  return range;
+}
+
+bool encode_affine(kv::Format codes, const float* from, const Encoded& to) {
+  if (!all_finite(from, to.granules * to.granule)) return false;
+  const float steps = codes == kv::Format::kU8 ? 255.0f : 15.0f;
   for (std::uint64_t g = 0; g < to.granules; ++g) {
-    Affine affine;
-    if (!encode_granule(from + g * to.granule, to.granule, to.codes + g * to.granule, affine)) return false;
+    const auto [lowest, highest] = range_of(from + g * to.granule, to.granule, 1);
+    const Affine affine = affine_row(lowest, highest, steps);
+    if (!affine.finite()) return false;
+    for (std::uint64_t i = g * to.granule; i < (g + 1) * to.granule; ++i) {
+      const std::uint8_t code = affine_code(from[i], affine, steps);
+      if (codes == kv::Format::kU8) {
+        store(to.codes + i, code);
+      } else {
+        store_nibble(to.codes, i, code);
+      }
+    }
     store(to.scales + g * 4, affine.scale);
     store(to.zeros + g * 4, affine.zero);
   }
   return true;
 }
 
+bool encode_channels(const float* from, const EncodedChannels& to) {
+  if (!all_finite(from, to.rows * to.dim)) return false;
+  for (std::uint64_t first = 0; first < to.rows; first += to.group) {
+    const std::uint64_t count = std::min<std::uint64_t>(to.group, to.rows - first);
+    for (std::uint32_t d = 0; d < to.dim; ++d) {
+      const auto [lowest, highest] = range_of(from + first * to.dim + d, count, to.dim);
+      const Affine affine = affine_channel(lowest, highest);
+      if (!affine.finite()) return false;
+      for (std::uint64_t i = first * to.dim + d; i < (first + count) * to.dim; i += to.dim) {
+        store(to.codes + i, affine_code(from[i], affine, 255.0f));
+      }
+      const std::uint64_t unit = first / to.group * to.dim + d;
+      store(to.scales + unit * 4, affine.scale);
+      store(to.zeros + unit * 4, affine.zero);
+    }
+  }
+  return true;
+}
+
+bool encode_q8_0(const float* from, const Encoded& to) {
+  if (!all_finite(from, to.granules * to.granule)) return false;
+  for (std::uint64_t g = 0; g < to.granules; ++g) {
+    float largest = 0;
+    for (std::uint64_t i = g * to.granule; i < (g + 1) * to.granule; ++i) {
+      largest = std::max(largest, std::fabs(from[i]));
+    }
+    const Block block = q8_0_block(largest);
+    if (!block.fits_f16()) return false;
+    store(to.scales + g * 2, f32_to_f16(block.scale));
+    for (std::uint64_t i = g * to.granule; i < (g + 1) * to.granule; ++i) {
+      store(to.codes + i, q8_0_code(from[i], block));
+    }
+  }
+  return true;
+}
+
+bool encode_q4_0(const float* from, const Encoded& to) {
+  if (!all_finite(from, to.granules * to.granule)) return false;
+  for (std::uint64_t g = 0; g < to.granules; ++g) {
+    float extreme = 0;
+    for (std::uint64_t i = g * to.granule; i < (g + 1) * to.granule; ++i) {
+      if (std::fabs(from[i]) > std::fabs(extreme)) extreme = from[i];
+    }
+    const Block block = q4_0_block(extreme);
+    if (!block.fits_f16()) return false;
+    store(to.scales + g * 2, f32_to_f16(block.scale));
+    for (std::uint64_t i = g * to.granule; i < (g + 1) * to.granule; ++i) {
+      store_nibble(to.codes, i, q4_0_code(from[i], block));
+    }
+  }
+  return true;
+}
+
+void hadamard(float* values, std::uint64_t elements, std::uint32_t size) {
+  const float factor = hadamard_factor(size);
+  for (float* block = values; block < values + elements; block += size) {
+    for (std::uint32_t step = 1; step < size; step *= 2) {
+      for (std::uint32_t i = 0; i < size; ++i) {
+        if ((i & step) != 0) continue;
+        const float a = block[i], b = block[i + step];
+        block[i] = a + b;
+        block[i + step] = a - b;
+      }
+    }
+    for (std::uint32_t i = 0; i < size; ++i) block[i] *= factor;
+  }
+}
+
 }  // namespace
 
 const KernelSet& scalar_kernels() {
-  static constexpr KernelSet kSet{decode_plain, decode_scaled, encode_plain, encode_affine_u8};
+  static constexpr KernelSet kSet{decode_plain, decode_scaled, decode_channels,
+                                  encode_plain, encode_affine, encode_channels,
+                                  encode_q8_0,  encode_q4_0,   hadamard};
   return kSet;
 }
 

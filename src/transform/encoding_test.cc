@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// Encoders and value steps: bits that the engines' own libraries gave, and vector against scalar on hard
+// inputs.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "kv/catalogue.h"
+#include "transform/form_parts.h"
+#include "transform/rows.h"
+
+namespace isthmus::transform {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::array kChoices{KernelChoice::kVector, KernelChoice::kScalar};
+
+// Form of component k, or v, in rows of `dim` elements.
+kv::DecodeForm form_of(const char* storage, std::uint32_t dim, std::size_t component = 0) {
+  kv::DecodeForm form = kv::find_storage(storage).value()->forms[component];
+  if (form.operation != kv::DecodeOperation::kPlain && form.granule_dim == 0) form.granule_dim = dim;
+  return form;
+}
+
+struct Arrays {
+  std::vector<std::byte> codes, scales, zeros;
+  Arrays(const kv::DecodeForm& form, std::uint32_t dim, std::uint64_t rows) {
+    const auto parts = form_parts(form, dim).value();
+    codes.resize(parts[0].tile_bytes(rows));
+    if (parts.size() > 1) scales.resize(parts[1].tile_bytes(rows));
+    if (parts.size() > 2) zeros.resize(parts[2].tile_bytes(rows));
+  }
+  RowArrays rows() { return {codes.data(), scales.data(), zeros.data()}; }
+  friend bool operator==(const Arrays&, const Arrays&) = default;
+};
+
+std::vector<float> floats_of(const std::string& hex) {
+  std::vector<float> out;
+  for (std::size_t at = 0; at + 8 <= hex.size(); at += 8) {
+    out.push_back(
+        std::bit_cast<float>(static_cast<std::uint32_t>(std::stoul(hex.substr(at, 8), nullptr, 16))));
+  }
+  return out;
+}
+
+std::byte byte_at(const std::string& hex, std::size_t index) {
+  return std::byte{static_cast<unsigned char>(std::stoul(hex.substr(2 * index, 2), nullptr, 16))};
+}
+
+// A block as ggml stores it: scale, then codes; q4_0 has elements i and i + 16 in byte i.
+std::vector<std::byte> block_of(Arrays& arrays, bool nibbles) {
+  std::vector<std::byte> block = arrays.scales;
+  if (!nibbles) block.insert(block.end(), arrays.codes.begin(), arrays.codes.end());
+  for (std::size_t i = 0; nibbles && i < 16; ++i) {
+    const auto code = [&](std::size_t at) {
+      return (arrays.codes[at / 2] >> static_cast<int>(at % 2 * 4)) & std::byte{0x0f};
+    };
+    block.push_back(code(i) | code(i + 16) << 4);
+  }
+  return block;
+}
+
+TEST(EncodeRows, GgmlBlocksAreThoseOfGgml) {
+  std::ifstream file(ISTHMUS_SPEC_DIR "/vectors/kv/encodings.txt");
+  std::string line;
+  std::uint32_t blocks = 0;  // Read so far.
+  while (std::getline(file, line)) {
+    std::istringstream words(line);
+    std::string recipe, values, expected;
+    words >> recipe >> values >> expected;
+    if (recipe.empty() || recipe == "#") continue;
+    const bool nibbles = recipe == "ggml.q4_0";
+    const kv::DecodeForm form = form_of("llamacpp:q8_0_v_q4_0", 32, nibbles ? 1 : 0);
+    ASSERT_EQ(form.recipe, recipe);
+    for (const KernelChoice choice : kChoices) {
+      Arrays arrays(form, 32, 1);
+      const Status made = encode_rows(form, 32, 1, floats_of(values), arrays.rows(), choice);
+      ASSERT_TRUE(made.ok()) << made.error().text();
+      const std::vector<std::byte> block = block_of(arrays, nibbles);
+      ASSERT_EQ(block.size() * 2, expected.size());
+      for (std::size_t i = 0; i < block.size(); ++i) {
+        ASSERT_EQ(block[i], byte_at(expected, i)) << recipe << " line " << blocks << " byte " << i;
+      }
+    }
+    ++blocks;
+  }
+  EXPECT_EQ(blocks, 117U);
+}
+
+// Rows of one kind each: usual values, constants, zeros of both signs, extremes, subnormals, outliers.
+std::vector<float> hard_rows(std::uint64_t rows, std::uint32_t dim) {
+  std::vector<float> values(rows * dim);
+  for (std::uint64_t i = 0; i < values.size(); ++i) {
+    const auto hash = static_cast<std::uint32_t>((i + 1) * 0x9e3779b97f4a7c15ull >> 32);
+    const float unit = static_cast<float>(hash & 0xffffff) / 8388608.0f - 1.0f;
+    const std::array<float, 8> kinds{unit,
+                                     unit * 1e5f,
+                                     0.75f,
+                                     i % 2 == 0 ? 0.0f : -0.0f,
+                                     unit * 1e-39f,
+                                     i % dim == 5 ? -3000.0f : unit,
+                                     (i % 3 == 0 ? -2.0f : 2.0f),
+                                     std::round(unit * 64) / 2};
+    values[i] = kinds[i / dim / 3 % kinds.size()];
+  }
+  return values;
+}
+
+std::vector<kv::DecodeForm> encoded_forms(std::uint32_t dim) {
+  std::vector<kv::DecodeForm> forms{form_of("openvino:u8", dim),         form_of("openvino:u4", dim),
+                                    form_of("openvino:u8_channel", dim), form_of("llamacpp:f16", dim),
+                                    form_of("llamacpp:bf16", dim),       form_of("llamacpp:f32", dim)};
+  if (dim % 32 == 0) {
+    forms.push_back(form_of("llamacpp:q8_0", dim));
+    forms.push_back(form_of("llamacpp:q8_0_v_q4_0", dim, 1));
+  }
+  return forms;
+}
+
+TEST(EncodeRows, VectorAndScalarKernelsGiveTheSameBitsThereAndBack) {
+  constexpr std::uint64_t kRows = 75;  // Two token groups and a part of one.
+  for (const std::uint32_t dim : {64U, 96U, 128U, 72U, 6U}) {
+    const std::vector<float> values = hard_rows(kRows, dim);
+    for (const kv::DecodeForm& form : encoded_forms(dim)) {
+      SCOPED_TRACE(fmt::format("{} dim {}", form.text(), dim));
+      Arrays vector(form, dim, kRows), scalar(form, dim, kRows);
+      ASSERT_TRUE(encode_rows(form, dim, kRows, values, vector.rows()).ok());
+      ASSERT_TRUE(encode_rows(form, dim, kRows, values, scalar.rows(), KernelChoice::kScalar).ok());
+      ASSERT_EQ(vector, scalar);
+      std::vector<float> one(values.size()), other(values.size());
+      decode_rows(form, dim, kRows, vector.rows(), one);
+      decode_rows(form, dim, kRows, vector.rows(), other, KernelChoice::kScalar);
+      ASSERT_EQ(std::memcmp(one.data(), other.data(), one.size() * sizeof(float)), 0);
+    }
+  }
+}
+
+TEST(EncodeRows, EachFormRefusesValuesThatAreNotFinite) {
+  constexpr std::uint32_t kDim = 64;
+  for (const kv::DecodeForm& form : encoded_forms(kDim)) {
+    for (const float bad :
+         {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+      for (const KernelChoice choice : kChoices) {
+        std::vector<float> values(40 * kDim, 0.5f);
+        values[37 * kDim + 63] = bad;
+        Arrays arrays(form, kDim, 40);
+        const Status made = encode_rows(form, kDim, 40, values, arrays.rows(), choice);
+        ASSERT_EQ(made.code(), Code::kCorrupt) << form.text();
+        EXPECT_THAT(made.error().detail, HasSubstr("row 37, element 63"));
+      }
+    }
+  }
+}
+
+TEST(EncodeRows, AScaleThatItsFormatCannotHoldIsCorrupt) {
+  for (const auto& [storage, component, value] :
+       {std::tuple{"llamacpp:q8_0", 0, 8.4e6f}, std::tuple{"llamacpp:q8_0_v_q4_0", 1, -6e5f},
+        std::tuple{"openvino:u8_channel", 0, 3e38f}}) {
+    const kv::DecodeForm form = form_of(storage, 64, static_cast<std::size_t>(component));
+    for (const KernelChoice choice : kChoices) {
+      std::vector<float> values(2 * 64, 1.0f);
+      values[70] = value;
+      values[6] = -value;
+      Arrays arrays(form, 64, 2);
+      const Status made = encode_rows(form, 64, 2, values, arrays.rows(), choice);
+      ASSERT_EQ(made.code(), Code::kCorrupt) << form.text();
+      EXPECT_THAT(made.error().detail, HasSubstr("no finite scale"));
+    }
+  }
+}
+
+TEST(ApplyStep, HadamardIsTheSylvesterMatrixAndItsOwnInverse) {
+  for (const std::uint32_t size : {2U, 8U, 16U, 64U, 128U, 256U}) {
+    const std::uint32_t dim = std::max(size, 64U);
+    const std::vector<float> values = hard_rows(1, dim * 2);
+    const kv::ValueStep step{kv::ValueStepKind::kHadamard, size};
+    std::vector<float> row(dim), vector = values, scalar = values;
+    apply_step(step, dim, vector, row);
+    apply_step(step, dim, scalar, row, KernelChoice::kScalar);
+    ASSERT_EQ(std::memcmp(vector.data(), scalar.data(), vector.size() * sizeof(float)), 0) << size;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      double sum = 0;
+      for (std::size_t j = 0; j < size; ++j) {
+        sum += (std::popcount(i % size & j) % 2 == 0 ? 1 : -1) * double{values[i / size * size + j]};
+      }
+      ASSERT_NEAR(vector[i], sum / std::sqrt(size), 1e-5) << size << " " << i;
+    }
+    apply_step(step, dim, vector, row);
+    for (std::size_t i = 0; i < values.size(); ++i) ASSERT_NEAR(vector[i], values[i], 1e-5);
+  }
+}
+
+TEST(ApplyStep, PairingsMovePairsApartAndTogether) {
+  const kv::ValueStep apart{kv::ValueStepKind::kInterleavedToHalves, 0};
+  const kv::ValueStep together{kv::ValueStepKind::kHalvesToInterleaved, 0};
+  std::vector<float> values{0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15}, row(6);
+  const std::vector<float> before = values;
+  apply_step(apart, 6, values, row);
+  EXPECT_EQ(values, (std::vector<float>{0, 2, 4, 1, 3, 5, 10, 12, 14, 11, 13, 15}));
+  apply_step(together, 6, values, row);
+  EXPECT_EQ(values, before);
+}
+
+TEST(CanStep, RefusesRowsThatDoNotDivide) {
+  EXPECT_TRUE(can_step({kv::ValueStepKind::kHadamard, 64}, 128).ok());
+  EXPECT_EQ(can_step({kv::ValueStepKind::kHadamard, 64}, 96).code(), Code::kUnsupported);
+  EXPECT_EQ(can_step({kv::ValueStepKind::kHadamard, 48}, 96).code(), Code::kUnsupported);
+  EXPECT_EQ(can_step({kv::ValueStepKind::kInterleavedToHalves, 0}, 63).code(), Code::kUnsupported);
+}
+
+}  // namespace
+}  // namespace isthmus::transform
