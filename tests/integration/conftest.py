@@ -135,15 +135,24 @@ class Server(Process):
 class Fleet:
     """A prefill worker, a decode worker and a router, each a process of its own."""
 
-    def __init__(self, folder, own, prefill_options=(), decode_options=(), on_failure="recompute"):
+    def __init__(
+        self,
+        folder,
+        own,
+        prefill="llamacpp:f16",
+        decode="openvino:u8",
+        prefill_options=(),
+        decode_options=(),
+        on_failure="recompute",
+    ):
         self.own = own
         self.folder = folder
         (folder / "fleet.key").write_text(secrets.token_hex(32))
         self.file = folder / "fleet.yaml"
         self.on_failure = on_failure
         self.write([])
-        self.prefill = self.worker("p1", "llamacpp", "f16", "prefill", prefill_options)
-        self.decode = self.worker("d1", "openvino", "u8", "decode", decode_options)
+        self.prefill = self.worker("p1", *prefill.split(":"), "prefill", prefill_options)
+        self.decode = self.worker("d1", *decode.split(":"), "decode", decode_options)
         self.prefill.start()
         self.decode.start()
         self.write([("p1", "prefill", self.prefill.url), ("d1", "decode", self.decode.url)])
