@@ -79,7 +79,8 @@ class AgentThread {
     options.fleet_key.fill(std::byte{7});
     options.policy.exactness = kv::Exactness::kUnqualified;
     options.capacity = {.kv = {.bytes = 4 * state_bytes, .blocks = 0}, .staging_bytes = kStagingBytes};
-    made_ = on_loop([&] { return handoff::make_agent(loop_, *transport_, descriptor, options, metrics_); });
+    made_ = on_loop(
+        [&] { return handoff::make_agent(loop_, {transport_.get()}, descriptor, options, metrics_); });
   }
   ~AgentThread() {
     on_loop([&] {
@@ -275,7 +276,7 @@ class TwoProcesses final : public Ends {
     Question question;
     question.what = Ask::kHandoff;
     put(question.ticket, offered->ticket);
-    put(question.endpoint, agent_->agent().endpoint());
+    put(question.endpoint, agent_->agent().endpoints().front());
     const double loop = agent_->loop_seconds(), pack = agent_->busy("pack");
     const Result<Answer> answer = ask(question);
     if (!answer.ok()) {

@@ -44,7 +44,7 @@ constexpr const char* kUpExamples =
     "    -d '{\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'";
 
 constexpr const char* kWorkerExamples =
-    "Prints one line on stdout when it serves, `ready http://HOST:PORT agent HOST:PORT`.\n"
+    "Prints one line on stdout when it serves, `ready http://HOST:PORT agent ENDPOINT,...`.\n"
     "\n"
     "Examples:\n"
     "  isthmus worker --engine llamacpp --role prefill --model m.gguf --fleet fleet.yaml --name p1 \\\n"
@@ -125,6 +125,12 @@ void add_worker(CLI::App& app, WorkerCommand& worker) {
   app.add_option("--listen", worker.listen, "HTTP")->type_name("HOST:PORT")->capture_default_str();
   app.add_option("--agent-listen", worker.agent_listen, "Handoffs; peers must be able to reach it")
       ->type_name("HOST:PORT")
+      ->capture_default_str();
+  app.add_option("--transports", worker.transports,
+                 "Of handoffs, in order of preference: shm (same host, same user), tcp")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"shm", "tcp"}))
+      ->type_name("LIST")
       ->capture_default_str();
   app.add_option("--fleet", worker.fleet_file, "Fleet file: key and policies")->type_name("FILE");
   app.add_option("--name", worker.name, "Unique in the fleet")->type_name("NAME");

@@ -78,7 +78,8 @@ void Service::Generation::reserve(kv::TokenRange range, std::function<void(Resul
 void Service::Generation::owned(const handoff::SealInfo& seal, handoff::GrantId grant,
                                 const handoff::Ending& ending) {
   grant_ = grant;
-  route_ = fmt::format("handoff; bytes={}; chunks={}; wire=\"{}\"", ending.bytes, ending.chunks, ending.wire);
+  route_ = fmt::format("handoff; bytes={}; chunks={}; transport={}; wire=\"{}\"", ending.bytes, ending.chunks,
+                       ending.transport, ending.wire);
   const engine::SequenceId sequence = std::exchange(destination_, std::nullopt).value();
   const auto give_up = [&](const Error& why) {
     service_.engine_.release(sequence);

@@ -75,13 +75,19 @@ http::Response Service::models() const {
   return json_response(json::object({{"object", "list"}, {"data", json::array({std::move(model)})}}));
 }
 
+json::Value Service::endpoints() const {
+  json::Array texts;
+  for (const std::string& endpoint : agent_.endpoints()) texts.emplace_back(endpoint);
+  return texts;
+}
+
 http::Response Service::ready() const {
   if (is_draining_) return http::error_response({Code::kUnavailable, "draining"});
   return json_response(json::object({{"status", "ready"},
                                      {"model", options_.served_model},
                                      {"engine", engine_.info().name},
                                      {"storage", engine_.info().storage},
-                                     {"agent", agent_.endpoint()},
+                                     {"agent", endpoints()},
                                      {"incarnation", agent_.incarnation().hex()},
                                      {"descriptor", engine_.descriptor().digest().hex()}}));
 }
@@ -223,7 +229,7 @@ void Service::start_prefill(const std::shared_ptr<http::Exchange>& exchange, Pre
     transfer = json::object({{"do_remote_prefill", true},
                              {"do_remote_decode", false},
                              {"isthmus_ticket", offered->ticket},
-                             {"isthmus_endpoints", json::array({agent_.endpoint()})},
+                             {"isthmus_endpoints", endpoints()},
                              {"remote_engine_id", agent_.incarnation().hex()},
                              {"remote_num_tokens", prepared.prompt.size()}});
   }

@@ -60,6 +60,7 @@ class Service {
   void start_generation(const std::shared_ptr<http::Exchange>& exchange, Prepared prepared);
   void handle_cancel(http::Exchange& exchange);
   http::Response models() const;
+  json::Value endpoints() const;
   http::Response ready() const;
   http::Response metrics();
   handoff::Amount amount_of(std::uint64_t tokens) const;

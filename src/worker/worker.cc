@@ -2,8 +2,11 @@
 // Composes a worker's parts.
 #include "worker/worker.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
+#include "transport/shm/shm.h"
 #include "transport/tcp/tcp.h"
 
 namespace isthmus::worker {
@@ -18,14 +21,25 @@ handoff::Capacity capacity_of(const engine::Engine& engine) {
           .staging_bytes = kStagingBytes};
 }
 
+Result<std::unique_ptr<transport::Transport>> make_transport(net::Loop& loop, const std::string& name) {
+  if (name == "shm") return transport::make_shm(loop);
+  if (name == "tcp") return transport::make_tcp(loop);
+  return Error{Code::kInvalidArgument, fmt::format("transport '{}' isn't one of shm, tcp", name)};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Worker>> Worker::start(net::Loop& loop, WorkerParts parts) {
   std::unique_ptr<Worker> worker(new Worker());
   worker->tokenizer_ = parts.tokenizer;
-  worker->transport_ = transport::make_tcp(loop);
+  std::vector<transport::Transport*> transports;
+  for (const std::string& name : parts.transports) {
+    ISTHMUS_TRY(auto transport, make_transport(loop, name));
+    transports.push_back(transport.get());
+    worker->transports_.push_back(std::move(transport));
+  }
   if (parts.agent.capacity.kv.bytes == 0) parts.agent.capacity = capacity_of(*parts.engine);
-  ISTHMUS_TRY(worker->agent_, handoff::make_agent(loop, *worker->transport_, parts.engine->descriptor(),
+  ISTHMUS_TRY(worker->agent_, handoff::make_agent(loop, std::move(transports), parts.engine->descriptor(),
                                                   std::move(parts.agent), worker->metrics_));
   const engine::Tokenizer& tokenizer = *parts.tokenizer;
   worker->engine_ = std::make_unique<EngineLoop>(

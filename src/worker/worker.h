@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/metrics.h"
 #include "base/status.h"
@@ -26,6 +27,7 @@ struct WorkerParts {
   net::Endpoint listen;
   ServiceOptions service;
   EngineLoopLimits engine_limits;
+  std::vector<std::string> transports = {"shm", "tcp"};  // In order of preference.
   handoff::AgentOptions agent;  // capacity is filled in from the engine if its bytes are 0.
 };
 
@@ -46,7 +48,7 @@ class Worker {
 
   MetricsRegistry metrics_;
   std::shared_ptr<const engine::Tokenizer> tokenizer_;
-  std::unique_ptr<transport::Transport> transport_;
+  std::vector<std::unique_ptr<transport::Transport>> transports_;
   std::unique_ptr<EngineLoop> engine_;
   std::unique_ptr<handoff::Agent> agent_;
   std::unique_ptr<Service> service_;

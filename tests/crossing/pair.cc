@@ -46,9 +46,9 @@ struct Pair::Crossing {
 
 Pair::Pair(engine::Engine& prefill, engine::Engine& decode, const kv::Policy& policy)
     : prefill_(prefill), decode_(decode), transport_(transport::make_tcp(loop_)) {
-  producer_ = *handoff::make_agent(loop_, *transport_, prefill.descriptor(),
+  producer_ = *handoff::make_agent(loop_, {transport_.get()}, prefill.descriptor(),
                                    agent_options("p", prefill, policy), prefill_metrics_);
-  consumer_ = *handoff::make_agent(loop_, *transport_, decode.descriptor(),
+  consumer_ = *handoff::make_agent(loop_, {transport_.get()}, decode.descriptor(),
                                    agent_options("d", decode, policy), decode_metrics_);
 }
 
@@ -131,7 +131,7 @@ Result<HandedOver> Pair::cross(const Tokens& prompt, std::uint64_t room, const P
               producer_->offer({.prompt_tokens = prompt.size(), .pinned = {}, .deadline = deadline},
                                [&](const handoff::Ending&) { is_released = true; }));
   ISTHMUS_TRY(consumer_->fetch({.ticket = offered.ticket,
-                                .endpoints = {producer_->endpoint()},
+                                .endpoints = producer_->endpoints(),
                                 .prompt = prompt,
                                 .destination = {},
                                 .deadline = deadline},

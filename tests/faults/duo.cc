@@ -15,6 +15,7 @@ namespace {
 
 // Engine threads change what tests look at without an event on the loop.
 constexpr Duration kLookAgain = std::chrono::milliseconds(2);
+constexpr std::string_view kTcp = "tcp://";
 
 json::Value parse_or_null(std::string_view text) {
   Result<json::Value> value = json::parse(text);
@@ -111,12 +112,15 @@ void Duo::start(Node& node) {
                             .listen = node.http,
                             .service = {.served_model = kModel, .request_timeout = node.request_timeout},
                             .engine_limits = node.limits,
+                            .transports = node.transports,
                             .agent = std::move(agent)};
   Result<std::unique_ptr<worker::Worker>> started = worker::Worker::start(loop_, std::move(parts));
   ASSERT_TRUE(started.ok()) << started.error().text();
   node.worker = *std::move(started);
   node.http = node.worker->endpoint();
-  node.agent = node.worker->agent().endpoint();
+  for (const std::string& endpoint : node.worker->agent().endpoints()) {
+    if (endpoint.starts_with(kTcp)) node.agent = endpoint.substr(kTcp.size());
+  }
 }
 
 void Duo::stop(Node& node) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/mac.h"
 #include "base/status.h"
@@ -38,7 +39,8 @@ struct Node {
   Key fleet_key{};
   Duration request_timeout = 10 * kPatience;  // Only what a test is about may end a request.
   net::Endpoint http{"127.0.0.1", 0};
-  std::string agent = "127.0.0.1:0";
+  std::string agent = "127.0.0.1:0";  // Over tcp.
+  std::vector<std::string> transports = {"shm", "tcp"};
   support::StepGate gate;  // Each step of the engine passes it.
   std::unique_ptr<worker::Worker> worker;
 };

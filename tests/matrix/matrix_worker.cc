@@ -81,7 +81,7 @@ int serve(const Options& options) {
     return 3;
   }
   std::printf("ready http://%s agent %s\n", (*worker)->endpoint().text().c_str(),
-              (*worker)->agent().endpoint().c_str());
+              fmt::format("{}", fmt::join((*worker)->agent().endpoints(), ",")).c_str());
   std::fflush(stdout);
   std::thread(StateHold::read_commands, hold).detach();  // Blocked in a read when the process ends.
   loop.run();

@@ -30,7 +30,7 @@ namespace isthmus::handoff {
 struct AgentOptions {
   std::string name;  // Unique in the fleet.
   Key fleet_key{};
-  std::string listen = "127.0.0.1:0";  // Where consumers reach us.
+  std::string listen = "127.0.0.1:0";  // For transports that reach other hosts; others choose a name.
   kv::Policy policy;
   Timings timings;
   Limits limits;
@@ -47,6 +47,7 @@ struct Ending {
   Error error;              // Not read for kOwned, kDone and kFinished.
   std::uint64_t bytes = 0;  // Of chunk bodies that moved.
   std::string wire;         // kv::WireForm::text() on one line; "" if no plan was made.
+  std::string transport;    // At the consumer, once there was a session.
   std::uint32_t chunks = 0;
 };
 
@@ -76,7 +77,7 @@ struct FetchEvents {
 
 struct Fetch {
   std::string ticket;
-  std::vector<std::string> endpoints;   // Of the producer's agent; tried in order.
+  std::vector<std::string> endpoints;   // Of the producer's agent, in any order.
   std::vector<engine::TokenId> prompt;  // Its chain digest must be the producer's.
   Amount destination;                   // KV memory that the sequence will take here, answer included.
   Instant deadline;
@@ -88,7 +89,8 @@ class Agent {
  public:
   virtual ~Agent() = default;  // Revokes every channel first.
 
-  virtual std::string endpoint() const = 0;
+  // "tcp://host:port": of each transport that it listens on, in order of preference.
+  virtual std::vector<std::string> endpoints() const = 0;
   virtual Id128 incarnation() const = 0;
   virtual const Ledger& ledger() const = 0;
   // Memory of sequences that didn't come by a handoff: kActive until free_memory(). exhausted as
@@ -115,8 +117,10 @@ class Agent {
   virtual void cancel(FetchId fetch) = 0;
 };
 
-// The descriptor must validate. Errors: invalid_argument, unavailable (can't listen).
-Result<std::unique_ptr<Agent>> make_agent(net::Loop& loop, transport::Transport& transport,
+// Transports come in order of preference and outlive the agent; one that this machine doesn't support is left
+// out and logged. The descriptor must validate. Errors: invalid_argument, unavailable (can't listen),
+// unsupported (on none of them).
+Result<std::unique_ptr<Agent>> make_agent(net::Loop& loop, std::vector<transport::Transport*> transports,
                                           const kv::Descriptor& descriptor, AgentOptions options,
                                           MetricsRegistry& metrics);
 

@@ -23,6 +23,7 @@ Result<FetchId> Shell::fetch(Fetch fetch, FetchEvents events) {
   auto incoming = std::make_shared<Incoming>();
   incoming->id = next_fetch_++;
   incoming->fetch = std::move(fetch);
+  incoming->ways = links_->ways(incoming->fetch.endpoints);
   incoming->events = std::move(events);
   incoming->producer = ticket.ticket.producer;
   incoming->begun_at = now();
@@ -54,14 +55,42 @@ void Shell::free_memory(GrantId grant) {
 
 void Shell::dial(const std::shared_ptr<Incoming>& incoming) {
   if (incoming->is_cancelled || incoming->is_ended) return;
-  const std::string& endpoint = incoming->fetch.endpoints.at(incoming->next_endpoint++);
-  links_->connect(endpoint, incoming->producer, [this, incoming, endpoint](const Result<SessionId>& session) {
+  const Links::Way& way = incoming->ways.at(incoming->next_way++);
+  if (way.transport == nullptr)
+    return refused(incoming, way, {Code::kUnsupported, "this worker doesn't use that transport"});
+  links_->connect(way, incoming->producer, [this, incoming, &way](const Result<SessionId>& session) {
     if (incoming->is_cancelled || incoming->is_ended) return;
-    if (session.ok()) return begin(incoming, *session);
-    if (incoming->next_endpoint < incoming->fetch.endpoints.size()) return dial(incoming);
-    end_unbegun(incoming, {session.code(), fmt::format("producer {} at {}: {}", incoming->producer, endpoint,
-                                                       session.error().detail)});
+    if (!session.ok()) return refused(incoming, way, session.error());
+    incoming->transport = way.transport->name();
+    metrics_
+        .counter("isthmus_transport_chosen_total", "Fetches by the transport of their session",
+                 {{"transport", incoming->transport}})
+        .add();
+    ISTHMUS_LOG(kInfo, "transport chosen", "producer={} transport={} refused=\"{}\"", incoming->producer,
+                incoming->transport, incoming->refused);
+    begin(incoming, *session);
   });
+}
+
+void Shell::count_refused(std::string_view transport, const Error& why) {
+  metrics_
+      .counter("isthmus_transport_refused_total",
+               "Ways to a producer that led nowhere, by transport and reason",
+               {{"transport", std::string(transport)}, {"reason", std::string(name(why.code))}})
+      .add();
+}
+
+void Shell::refused(const std::shared_ptr<Incoming>& incoming, const Links::Way& way, const Error& why) {
+  // A peer's scheme is no label: there could be any number of them.
+  count_refused(way.transport == nullptr ? "other" : way.transport->name(), why);
+  incoming->refused +=
+      fmt::format("{}{}: {}", incoming->refused.empty() ? "" : "; ", way.endpoint, why.text());
+  // A process of this host that is there and silent would be as silent on its other endpoints.
+  const bool is_silent = why.code == Code::kDeadlineExceeded && way.transport != nullptr &&
+                         way.transport->capabilities().same_host_only;
+  if (!is_silent && incoming->next_way < incoming->ways.size()) return dial(incoming);
+  end_unbegun(incoming, {why.code, fmt::format("producer {} can't be reached: {}", incoming->producer,
+                                               incoming->refused)});
 }
 
 void Shell::begin(const std::shared_ptr<Incoming>& incoming, SessionId session) {
@@ -108,6 +137,7 @@ Ending Shell::ending_of(const Incoming& incoming, TerminalKind kind, const Statu
   Ending ending;
   ending.kind = kind;
   ending.bytes = incoming.bytes;
+  ending.transport = incoming.transport;
   if (!why.ok()) ending.error = why.error();
   if (incoming.plan) {
     ending.wire = one_line(incoming.plan->wire());

@@ -12,10 +12,11 @@
 
 namespace isthmus::handoff {
 
-Links::Links(net::Loop& loop, transport::Transport& transport, LinkOptions options, LinkEvents events)
+Links::Links(net::Loop& loop, std::vector<transport::Transport*> transports, LinkOptions options,
+             LinkEvents events)
     : loop_(loop),
       poster_(loop),
-      transport_(transport),
+      transports_(std::move(transports)),
       options_(std::move(options)),
       events_(std::move(events)) {}
 
@@ -28,12 +29,44 @@ Links::~Links() {
   }
 }
 
-Status Links::listen(const std::string& endpoint) {
-  auto made = transport_.listen(
-      endpoint, [this](std::unique_ptr<transport::Channel> channel) { accept(std::move(channel)); });
-  if (!made.ok()) return made.error();
-  acceptor_ = *std::move(made);
-  return ok_status();
+Status Links::listen(const std::string& address) {
+  Error last{Code::kUnsupported, "an agent needs a transport"};
+  for (transport::Transport* transport : transports_) {
+    auto made = transport->listen(
+        transport->capabilities().same_host_only ? "" : address,
+        [this](std::unique_ptr<transport::Channel> channel) { accept(std::move(channel)); });
+    if (made.ok()) {
+      endpoints_.push_back(fmt::format("{}://{}", transport->name(), (*made)->endpoint()));
+      acceptors_.push_back(*std::move(made));
+      continue;
+    }
+    if (made.code() != Code::kUnsupported) return made.error();
+    last = made.error();
+    if (on_left_out) on_left_out(transport->name(), last);
+  }
+  return acceptors_.empty() ? Status(last) : ok_status();
+}
+
+std::vector<Links::Way> Links::ways(const std::vector<std::string>& endpoints) const {
+  constexpr std::string_view kScheme = "://";
+  std::vector<Way> given;
+  for (const std::string& endpoint : endpoints) {
+    const std::size_t colon = endpoint.find(kScheme);
+    const bool has_scheme = colon != std::string::npos;
+    const std::string name = has_scheme ? endpoint.substr(0, colon) : "tcp";
+    const auto at = std::ranges::find_if(transports_, [&](const auto* one) { return one->name() == name; });
+    given.push_back({endpoint, at == transports_.end() ? nullptr : *at,
+                     has_scheme ? endpoint.substr(colon + kScheme.size()) : endpoint});
+  }
+  std::vector<Way> ways;
+  const auto take = [&](const transport::Transport* transport) {
+    for (const Way& way : given) {
+      if (way.transport == transport) ways.push_back(way);
+    }
+  };
+  take(nullptr);
+  for (const transport::Transport* transport : transports_) take(transport);
+  return ways;
 }
 
 // A channel's callbacks may be running: it is silenced at once and destroyed from the loop.
@@ -125,12 +158,12 @@ void Links::accept_data(std::unique_ptr<transport::Channel> channel, const wire:
 
 // --- Sessions.
 
-void Links::connect(const std::string& endpoint, const std::string& expected,
+void Links::connect(const Way& way, const std::string& expected,
                     std::function<void(Result<SessionId>)> done) {
-  if (const auto at = dialed_.find(endpoint); at != dialed_.end()) {
+  if (const auto at = dialed_.find(way.endpoint); at != dialed_.end()) {
     Link& link = *links_.at(at->second);
     if (link.is_up && link.session->peer().name != expected) {
-      return done(Error{Code::kUnavailable, fmt::format("agent at {} is {}, not {}", endpoint,
+      return done(Error{Code::kUnavailable, fmt::format("agent at {} is {}, not {}", way.endpoint,
                                                         link.session->peer().name, expected)});
     }
     link.waiting.push_back(std::move(done));
@@ -142,20 +175,20 @@ void Links::connect(const std::string& endpoint, const std::string& expected,
   auto made = std::make_unique<Link>();
   Link& link = *made;
   link.id = next_id_++;
-  link.endpoint = endpoint;
+  link.way = way;
   link.waiting.push_back(std::move(done));
   links_[link.id] = std::move(made);
-  dialed_[endpoint] = link.id;
-  link.dialing =
-      transport_.connect(endpoint, options_.connect_timeout,
-                         [this, id = link.id, expected](Result<std::unique_ptr<transport::Channel>> channel) {
-                           Link* dialed = find(id);
-                           if (dialed == nullptr) return;
-                           dialed->dialing = nullptr;
-                           if (!channel.ok()) return close(id, channel.error());
-                           dialed->control = *std::move(channel);
-                           start_session(*dialed, SessionRole::kDialer, expected);
-                         });
+  dialed_[way.endpoint] = link.id;
+  link.dialing = way.transport->connect(
+      way.address, options_.connect_max,
+      [this, id = link.id, expected](Result<std::unique_ptr<transport::Channel>> channel) {
+        Link* dialed = find(id);
+        if (dialed == nullptr) return;
+        dialed->dialing = nullptr;
+        if (!channel.ok()) return close(id, channel.error());
+        dialed->control = *std::move(channel);
+        start_session(*dialed, SessionRole::kDialer, expected);
+      });
 }
 
 void Links::start_session(Link& link, SessionRole role, const std::string& expected) {
@@ -206,7 +239,7 @@ void Links::established(Link& link) {
   const Status up = events_.session_up(id, link.session->peer());
   if (!up.ok()) return close(id, up);
   Link* kept = find(id);
-  if (kept != nullptr && !kept->endpoint.empty()) dial_data(*kept);
+  if (kept != nullptr && kept->way.transport != nullptr) dial_data(*kept);
 }
 
 Status Links::send(SessionId session, const wire::Frame& frame) {
@@ -220,8 +253,8 @@ Status Links::send(SessionId session, const wire::Frame& frame) {
 
 void Links::dial_data(Link& link) {
   const std::uint32_t number = link.next_number++;
-  link.dialing = transport_.connect(
-      link.endpoint, options_.connect_timeout,
+  link.dialing = link.way.transport->connect(
+      link.way.address, options_.connect_max,
       [this, id = link.id, number](Result<std::unique_ptr<transport::Channel>> channel) {
         Link* dialed = find(id);
         if (dialed == nullptr) return;
@@ -318,7 +351,7 @@ void Links::close(SessionId session, const Status& why) {
   auto node = links_.extract(session);
   if (node.empty()) return;
   std::shared_ptr<Link> link = std::move(node.mapped());
-  if (!link->endpoint.empty()) dialed_.erase(link->endpoint);
+  if (link->way.transport != nullptr) dialed_.erase(link->way.endpoint);
   const Error error = why.ok() ? Error{Code::kUnavailable, "closed"} : why.error();
   if (on_refused && error.code != Code::kUnavailable) on_refused(error);
   ISTHMUS_LOG(kDebug, "session closed", "why=\"{}\"", error.text());

@@ -37,37 +37,49 @@ struct LinkOptions {
   Id128 incarnation;
   std::vector<kv::Descriptor> descriptors;
   std::uint32_t sessions_max = 1024;
-  Duration connect_timeout = std::chrono::seconds(2);
-  Duration handshake_max =
-      std::chrono::seconds(5);  // A half-open connection holds a place no longer than this.
+  Duration connect_max = std::chrono::seconds(1);
+  Duration handshake_max = std::chrono::seconds(1);  // A half-open connection holds a place no longer.
 };
 
 class Links {
  public:
-  Links(net::Loop& loop, transport::Transport& transport, LinkOptions options, LinkEvents events);
+  Links(net::Loop& loop, std::vector<transport::Transport*> transports, LinkOptions options,
+        LinkEvents events);
   ~Links();
 
-  Status listen(const std::string& endpoint);
-  std::string endpoint() const { return acceptor_->endpoint(); }
+  // `address` is for transports that reach other hosts. unsupported if this machine has none of the
+  // transports.
+  Status listen(const std::string& address);
+  const std::vector<std::string>& endpoints() const { return endpoints_; }
 
-  // A session with the agent `expected` at `endpoint` that has a data channel: an existing one, or dialed.
-  // `done` is called once, from the loop. Errors: unavailable, deadline_exceeded, exhausted, or the
-  // handshake's.
-  void connect(const std::string& endpoint, const std::string& expected,
-               std::function<void(Result<SessionId>)> done);
+  // One of a peer's endpoints, as this side can use it.
+  struct Way {
+    std::string endpoint;
+    transport::Transport* transport = nullptr;  // Null: none of ours.
+    std::string address;                        // Without the scheme.
+  };
+  // In order of preference; what can't be used comes first.
+  std::vector<Way> ways(const std::vector<std::string>& endpoints) const;
+
+  // A session with the agent `expected` at the end of a usable way that has a data channel: an existing one,
+  // or dialed. `done` is called once. Errors: unavailable, deadline_exceeded, exhausted, the transport's or
+  // the handshake's.
+  void connect(const Way& way, const std::string& expected, std::function<void(Result<SessionId>)> done);
   Status send(SessionId session, const wire::Frame& frame);
   // Null if it is gone.
   transport::Channel* data(ChannelId channel);
   // Channel::revoke() at once; channel_down() is reported from the loop afterwards.
   void revoke(ChannelId channel);
   void close(SessionId session, const Status& why);
+  // A transport that this machine doesn't support.
+  std::function<void(std::string_view transport, const Error&)> on_left_out;
   // Refused handshakes and broken protocols, for metrics: called with the error's code.
   std::function<void(const Error&)> on_refused;
 
  private:
   struct Link {
     SessionId id = 0;
-    std::string endpoint;  // Dialed; "" if accepted.
+    Way way;  // Dialed; no transport if accepted.
     std::unique_ptr<transport::Pending> dialing;
     std::unique_ptr<transport::Channel> control;
     std::optional<Session> session;
@@ -101,10 +113,11 @@ class Links {
 
   net::Loop& loop_;
   net::Poster poster_;
-  transport::Transport& transport_;
+  std::vector<transport::Transport*> transports_;
   LinkOptions options_;
   LinkEvents events_;
-  std::unique_ptr<transport::Acceptor> acceptor_;
+  std::vector<std::unique_ptr<transport::Acceptor>> acceptors_;
+  std::vector<std::string> endpoints_;  // Of the acceptors.
   std::map<SessionId, std::unique_ptr<Link>> links_;
   std::map<std::string, SessionId> dialed_;
   std::map<std::uint64_t, Unbound> unbound_;

@@ -38,7 +38,7 @@ ConsumerOptions consumer_options(const AgentOptions& options, const kv::Descript
 
 }  // namespace
 
-Shell::Shell(net::Loop& loop, transport::Transport& transport, const kv::Descriptor& descriptor,
+Shell::Shell(net::Loop& loop, std::vector<transport::Transport*> transports, const kv::Descriptor& descriptor,
              AgentOptions options, MetricsRegistry& metrics)
     : loop_(loop),
       poster_(loop),
@@ -54,12 +54,14 @@ Shell::Shell(net::Loop& loop, transport::Transport& transport, const kv::Descrip
       ledger_(options_.capacity),
       producer_(producer_options(options_, descriptor_, incarnation_, started_), &ledger_),
       consumer_(consumer_options(options_, descriptor_, incarnation_), &ledger_) {
-  links_ = std::make_unique<Links>(loop, transport,
+  links_ = std::make_unique<Links>(loop, std::move(transports),
                                    LinkOptions{.name = options_.name,
                                                .fleet_key = options_.fleet_key,
                                                .incarnation = incarnation_,
                                                .descriptors = {descriptor_},
-                                               .sessions_max = options_.limits.sessions_max},
+                                               .sessions_max = options_.limits.sessions_max,
+                                               .connect_max = options_.timings.connect_max,
+                                               .handshake_max = options_.timings.handshake_max},
                                    link_events());
   links_->on_refused = [this](const Error& why) {
     metrics_
@@ -68,6 +70,10 @@ Shell::Shell(net::Loop& loop, transport::Transport& transport, const kv::Descrip
                  {{"code", std::string(name(why.code))}})
         .add();
     ISTHMUS_LOG(kWarn, "peer refused", "why=\"{}\"", why.text());
+  };
+  links_->on_left_out = [this](std::string_view transport, const Error& why) {
+    count_refused(transport, why);
+    ISTHMUS_LOG(kWarn, "transport left out", "transport={} why=\"{}\"", transport, why.text());
   };
   mover_ = std::make_unique<Mover>(loop);
   if (!options_.on_state) return;
@@ -247,11 +253,11 @@ Counter Shell::busy(const char* stage) {
                           "Processor time that the mover spent in each stage", {{"stage", stage}});
 }
 
-Result<std::unique_ptr<Agent>> make_agent(net::Loop& loop, transport::Transport& transport,
+Result<std::unique_ptr<Agent>> make_agent(net::Loop& loop, std::vector<transport::Transport*> transports,
                                           const kv::Descriptor& descriptor, AgentOptions options,
                                           MetricsRegistry& metrics) {
   ISTHMUS_TRY(descriptor.validate());
-  auto shell = std::make_unique<Shell>(loop, transport, descriptor, std::move(options), metrics);
+  auto shell = std::make_unique<Shell>(loop, std::move(transports), descriptor, std::move(options), metrics);
   ISTHMUS_TRY(shell->start());
   return std::unique_ptr<Agent>(std::move(shell));
 }

@@ -32,12 +32,12 @@ std::string one_line(const kv::WireForm& wire);
 
 class Shell final : public Agent {
  public:
-  Shell(net::Loop& loop, transport::Transport& transport, const kv::Descriptor& descriptor,
+  Shell(net::Loop& loop, std::vector<transport::Transport*> transports, const kv::Descriptor& descriptor,
         AgentOptions options, MetricsRegistry& metrics);
   ~Shell() override;
   Status start();
 
-  std::string endpoint() const override { return links_->endpoint(); }
+  std::vector<std::string> endpoints() const override { return links_->endpoints(); }
   Id128 incarnation() const override { return incarnation_; }
   const Ledger& ledger() const override { return ledger_; }
   Result<GrantId> take_memory(Amount amount, Instant expected_end) override {
@@ -85,7 +85,10 @@ class Shell final : public Agent {
     Fetch fetch;
     FetchEvents events;
     std::string producer;
-    std::size_t next_endpoint = 0;
+    std::vector<Links::Way> ways;  // To the producer.
+    std::size_t next_way = 0;
+    std::string refused;      // Ways that led nowhere, and why.
+    std::string transport;    // That of the session.
     wire::HandoffId handoff;  // Once begun.
     bool is_begun = false, is_ended = false, is_owned = false;
     bool is_cancelled = false;  // Before it was begun.
@@ -153,6 +156,8 @@ class Shell final : public Agent {
   void act(const ReleaseDestination& action);
   void act(const ConsumerHandoffEnded& action);
   void dial(const std::shared_ptr<Incoming>& incoming);
+  void refused(const std::shared_ptr<Incoming>& incoming, const Links::Way& way, const Error& why);
+  void count_refused(std::string_view transport, const Error& why);
   void begin(const std::shared_ptr<Incoming>& incoming, SessionId session);
   void end_unbegun(const std::shared_ptr<Incoming>& incoming, const Error& why);
   void destination_ready(const std::shared_ptr<Incoming>& incoming, std::uint32_t attempt,

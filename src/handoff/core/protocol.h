@@ -59,6 +59,9 @@ struct Timings {
   Duration busy_retry = std::chrono::milliseconds(50);
   Duration tombstone = std::chrono::seconds(60);
   std::uint32_t done_resends_max = 10;
+  // The shell's: a connection, then a handshake on it. A producer that is silent costs both before recompute.
+  Duration connect_max = std::chrono::milliseconds(1500);
+  Duration handshake_max = std::chrono::milliseconds(1500);
 };
 
 // At each bound there is a typed `exhausted`.

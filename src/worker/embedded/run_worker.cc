@@ -97,6 +97,7 @@ Result<WorkerParts> assemble(const WorkerOptions& options) {
   parts.service.request_timeout = std::chrono::seconds(options.request_timeout_s);
   parts.agent.name = options.name;
   parts.agent.listen = options.agent_listen;
+  parts.transports = options.transports;
   set_lease(parts.agent.timings, std::chrono::milliseconds(options.lease_ms));
   ISTHMUS_LOG(kInfo, "loading", "engine={} model={}", options.engine, options.model_path);
   ISTHMUS_TRY(auto tokenizer, engine::llamacpp::make_tokenizer(options.model_path));
@@ -144,7 +145,7 @@ int run_worker(const WorkerOptions& given) {
     return kExitCannotStart;
   }
   std::printf("ready http://%s agent %s\n", (*worker)->endpoint().text().c_str(),
-              (*worker)->agent().endpoint().c_str());
+              fmt::format("{}", fmt::join((*worker)->agent().endpoints(), ",")).c_str());
   std::fflush(stdout);
   loop.run();
   ISTHMUS_LOG(kInfo, "stopping", "name={}", options.name);

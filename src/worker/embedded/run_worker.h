@@ -4,19 +4,21 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace isthmus::worker {
 
 struct WorkerOptions {
-  std::string engine;                        // "llamacpp", "openvino"
-  std::string kv_type;                       // "f16", "u8", …; "" for the engine's default.
-  std::string role = "both";                 // "prefill", "decode", "both"
-  std::string model_path;                    // A GGUF file.
-  std::string listen = "127.0.0.1:0";        // HTTP.
-  std::string agent_listen = "127.0.0.1:0";  // Handoffs.
-  std::string fleet_file;                    // Key and policies; "": a key of its own, so no peer but itself.
-  std::string name;                          // Unique in the fleet; "" for engine and process id.
-  std::string served_model;                  // As clients name it; "" for the fleet's only model.
+  std::string engine;                                    // "llamacpp", "openvino"
+  std::string kv_type;                                   // "f16", "u8", …; "" for the engine's default.
+  std::string role = "both";                             // "prefill", "decode", "both"
+  std::string model_path;                                // A GGUF file.
+  std::string listen = "127.0.0.1:0";                    // HTTP.
+  std::string agent_listen = "127.0.0.1:0";              // Handoffs, by transports that reach other hosts.
+  std::vector<std::string> transports = {"shm", "tcp"};  // Of handoffs, in order of preference.
+  std::string fleet_file;    // Key and policies; "": a key of its own, so no peer but itself.
+  std::string name;          // Unique in the fleet; "" for engine and process id.
+  std::string served_model;  // As clients name it; "" for the fleet's only model.
   std::uint32_t threads = 1;
   // Of the engine's arithmetic: "native", "avx512", "avx2", "portable"; refused by name where an engine
   // can't.
@@ -33,8 +35,8 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitCannotStart = 3;
 inline constexpr int kExitProbeFailed = 4;
 
-// Runs until SIGINT or SIGTERM. Prints `ready http://HOST:PORT agent HOST:PORT` on stdout when it serves, and
-// nothing else there; errors and logs go to stderr.
+// Runs until SIGINT or SIGTERM. Prints `ready http://HOST:PORT agent ENDPOINT,…` on stdout when it serves,
+// and nothing else there; errors and logs go to stderr.
 int run_worker(const WorkerOptions& options);
 
 }  // namespace isthmus::worker
