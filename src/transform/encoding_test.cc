@@ -4,12 +4,16 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <hwy/highway.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <numeric>
+#include <span>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -127,7 +131,45 @@ std::vector<kv::DecodeForm> encoded_forms(std::uint32_t dim) {
   return forms;
 }
 
-TEST(EncodeRows, VectorAndScalarKernelsGiveTheSameBitsThereAndBack) {
+// Each instruction set of this machine that kernels are compiled for.
+class EveryTarget : public testing::TestWithParam<std::int64_t> {
+ protected:
+  EveryTarget() { choose(GetParam()); }
+  ~EveryTarget() override { choose(0); }  // All again.
+
+ private:
+  static void choose(std::int64_t targets) {
+    hwy::SetSupportedTargetsForTest(targets);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Machine, EveryTarget, testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
+                         [](const auto& info) { return std::string(hwy::TargetName(info.param)); });
+
+TEST_P(EveryTarget, HalfPrecisionCodesAndRoundingsAreTheScalarOnes) {
+  const kv::DecodeForm f16 = form_of("llamacpp:f16", 64);
+  std::vector<std::uint16_t> codes(65536), vector_codes(65536), scalar_codes(65536);
+  std::iota(codes.begin(), codes.end(), std::uint16_t{0});
+  const auto* from = std::as_bytes(std::span(codes)).data();
+  std::vector<float> vector(65536), scalar(65536);
+  decode_rows(f16, 64, 1024, from, vector);
+  decode_rows(f16, 64, 1024, from, scalar, KernelChoice::kScalar);
+  ASSERT_EQ(std::memcmp(vector.data(), scalar.data(), vector.size() * sizeof(float)), 0);
+  // Each code, what is just beyond the middle to the next one, and magnitudes beyond the largest.
+  for (const float factor : {1.0f, 1.000244140625f, 1.00048828125f, 1.0005f, 3e4f}) {
+    for (std::size_t i = 0; i < scalar.size(); ++i) {
+      vector[i] = std::isfinite(scalar[i] * factor) ? scalar[i] * factor : 0.0f;
+    }
+    RowArrays to{std::as_writable_bytes(std::span(vector_codes)).data(), nullptr, nullptr};
+    ASSERT_TRUE(encode_rows(f16, 64, 1024, vector, to).ok());
+    to.codes = std::as_writable_bytes(std::span(scalar_codes)).data();
+    ASSERT_TRUE(encode_rows(f16, 64, 1024, vector, to, KernelChoice::kScalar).ok());
+    ASSERT_EQ(vector_codes, scalar_codes) << factor;
+  }
+}
+
+TEST_P(EveryTarget, GivesTheScalarBitsThereAndBack) {
   constexpr std::uint64_t kRows = 75;  // Two token groups and a part of one.
   for (const std::uint32_t dim : {64U, 96U, 128U, 72U, 6U}) {
     const std::vector<float> values = hard_rows(kRows, dim);
@@ -179,7 +221,7 @@ TEST(EncodeRows, AScaleThatItsFormatCannotHoldIsCorrupt) {
   }
 }
 
-TEST(ApplyStep, HadamardIsTheSylvesterMatrixAndItsOwnInverse) {
+TEST_P(EveryTarget, HadamardIsTheSylvesterMatrixAndItsOwnInverse) {
   for (const std::uint32_t size : {2U, 8U, 16U, 64U, 128U, 256U}) {
     const std::uint32_t dim = std::max(size, 64U);
     const std::vector<float> values = hard_rows(1, dim * 2);

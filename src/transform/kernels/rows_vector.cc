@@ -22,6 +22,7 @@ using F32 = hn::ScalableTag<float>;
 using U32 = hn::RebindToUnsigned<F32>;
 using I32 = hn::RebindToSigned<F32>;
 using U16 = hn::Rebind<std::uint16_t, F32>;
+using F16 = hn::Rebind<hwy::float16_t, F32>;
 using U8 = hn::Rebind<std::uint8_t, F32>;
 using I8 = hn::Rebind<std::int8_t, F32>;
 using Pairs = hn::RepartitionToWide<U8>;  // U8's bytes two by two.
@@ -38,7 +39,7 @@ HWY_INLINE void store_bytes(D, V value, std::byte* at) {
   hn::StoreU(hn::BitCast(bytes, value), bytes, as_uchars(at));
 }
 
-HWY_INLINE hn::Vec<F32> f16_vector(hn::Vec<U16> halves) {
+HWY_INLINE hn::Vec<F32> f16_by_steps(hn::Vec<U16> halves) {
   const U32 u32;
   const F32 f32;
   const auto wide = hn::PromoteTo(u32, halves);
@@ -55,11 +56,31 @@ HWY_INLINE hn::Vec<F32> f16_vector(hn::Vec<U16> halves) {
   return hn::BitCast(f32, hn::Or(bits, sign));
 }
 
+HWY_INLINE hn::Vec<U32> magnitude_bits(hn::Vec<F32> value) {
+  return hn::AndNot(hn::Set(U32(), kSign), hn::BitCast(U32(), value));
+}
+
+HWY_INLINE bool all_finite(hn::Vec<U32> largest) {
+  return hn::AllFalse(U32(), hn::Gt(largest, hn::Set(U32(), kInfinity - 1)));
+}
+
+// With F16C the machine converts; it quiets signalling NaNs, so what isn't finite is left to the steps.
+HWY_INLINE hn::Vec<F32> f16_vector(hn::Vec<U16> halves) {
+#if HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
+  const auto value = hn::PromoteTo(F32(), hn::BitCast(F16(), halves));
+  if (HWY_LIKELY(all_finite(magnitude_bits(value)))) return value;
+#endif
+  return f16_by_steps(halves);
+}
+
 HWY_INLINE hn::Vec<U16> f32_to_f16_vector(hn::Vec<U32> bits) {
   const U32 u32;
   const F32 f32;
   const auto sign = hn::And(bits, hn::Set(u32, kSign));
   const auto magnitude = hn::Min(hn::Xor(bits, sign), hn::Set(u32, kF16MaxBits));
+#if HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
+  return hn::BitCast(U16(), hn::DemoteTo(F16(), hn::BitCast(f32, hn::Or(magnitude, sign))));
+#else
   const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(u32, 1));
   const auto normal = hn::ShiftRight<13>(hn::Add(hn::Add(magnitude, hn::Set(u32, 0xc8000fffu)), odd));
   const auto half = hn::Set(u32, kHalfBits);
@@ -68,6 +89,7 @@ HWY_INLINE hn::Vec<U16> f32_to_f16_vector(hn::Vec<U32> bits) {
   const auto is_subnormal = hn::Lt(magnitude, hn::Set(u32, kF16MinNormalBits));
   const auto value = hn::Or(hn::IfThenElse(is_subnormal, subnormal, normal), hn::ShiftRight<16>(sign));
   return hn::DemoteTo(U16(), hn::BitCast(I32(), value));
+#endif
 }
 
 HWY_INLINE hn::Vec<U16> f32_to_bf16_vector(hn::Vec<U32> bits) {
@@ -228,14 +250,6 @@ bool encode_plain(kv::Format format, const float* from, std::uint64_t elements, 
     default:
       ISTHMUS_CHECK(false);
   }
-}
-
-HWY_INLINE hn::Vec<U32> magnitude_bits(hn::Vec<F32> value) {
-  return hn::AndNot(hn::Set(U32(), kSign), hn::BitCast(U32(), value));
-}
-
-HWY_INLINE bool all_finite(hn::Vec<U32> largest) {
-  return hn::AllFalse(U32(), hn::Gt(largest, hn::Set(U32(), kInfinity - 1)));
 }
 
 // The codes of affine_code(), as i32 lanes.
@@ -401,23 +415,24 @@ bool encode_q4_0(const float* from, const Encoded& to) {
   return true;
 }
 
-// A lane's partner at a distance of 1, 2, 4 or 8 lanes; the value negated where the lane is the upper one.
+// Sum and difference with the lane at a distance of 1, 2, 4 or 8: what is upper is negated by the product,
+// exactly.
 template <int kDistance>
 HWY_INLINE hn::Vec<F32> butterfly(hn::Vec<F32> value) {
   const F32 f32;
   const auto upper = hn::Ne(hn::And(hn::Iota(U32(), 0), hn::Set(U32(), kDistance)), hn::Zero(U32()));
-  const auto sign = hn::BitCast(f32, hn::IfThenElseZero(upper, hn::Set(U32(), kSign)));
+  const auto sign = hn::IfThenElse(hn::RebindMask(f32, upper), hn::Set(f32, -1.0f), hn::Set(f32, 1.0f));
   hn::Vec<F32> partner = value;
   if constexpr (kDistance == 1) {
     partner = hn::Shuffle2301(value);
   } else if constexpr (kDistance == 2) {
     partner = hn::Shuffle1032(value);
-  } else if constexpr (kDistance == 4) {
-    partner = hn::SwapAdjacentBlocks(value);
+  } else if constexpr (kDistance * 2 == hn::MaxLanes(F32())) {
+    partner = hn::ConcatLowerUpper(f32, value, value);
   } else {
-    partner = hn::SwapAdjacentBlocks(hn::ReverseBlocks(f32, value));
+    partner = hn::SwapAdjacentBlocks(value);
   }
-  return hn::Add(partner, hn::Xor(value, sign));
+  return hn::MulAdd(value, sign, partner);
 }
 
 // All steps inside one vector.
@@ -429,16 +444,49 @@ HWY_INLINE hn::Vec<F32> hadamard_vector(hn::Vec<F32> value) {
 }
 
 // Butterflies at a distance of `step` elements, whole vectors.
-HWY_INLINE void hadamard_pass(float* block, std::uint32_t size, std::uint32_t step, hn::Vec<F32> factor) {
+HWY_INLINE void hadamard_pass(float* block, std::uint32_t size, std::uint32_t step) {
   const F32 f32;
   for (std::uint32_t base = 0; base < size; base += 2 * step) {
     for (std::uint32_t i = base; i < base + step; i += hn::Lanes(f32)) {
       const auto a = hn::LoadU(f32, block + i), b = hn::LoadU(f32, block + i + step);
-      hn::StoreU(hn::Mul(hn::Add(a, b), factor), f32, block + i);
-      hn::StoreU(hn::Mul(hn::Sub(a, b), factor), f32, block + i + step);
+      hn::StoreU(hn::Add(a, b), f32, block + i);
+      hn::StoreU(hn::Sub(a, b), f32, block + i + step);
     }
   }
 }
+
+// Any size: vector steps, then passes over memory.
+HWY_INLINE void hadamard_block(float* block, std::uint32_t size, hn::Vec<F32> factor) {
+  const F32 f32;
+  const auto lanes = static_cast<std::uint32_t>(hn::Lanes(f32));
+  for (std::uint32_t i = 0; i < size; i += lanes) {
+    hn::StoreU(hadamard_vector(hn::LoadU(f32, block + i)), f32, block + i);
+  }
+  for (std::uint32_t step = lanes; step < size; step *= 2) hadamard_pass(block, size, step);
+  for (std::uint32_t i = 0; i < size; i += lanes) {
+    hn::StoreU(hn::Mul(hn::LoadU(f32, block + i), factor), f32, block + i);
+  }
+}
+
+#if !HWY_HAVE_SCALABLE
+// kVectors vectors that stay in registers.
+template <std::size_t kVectors>
+HWY_INLINE void hadamard_registers(float* block, hn::Vec<F32> factor) {
+  const F32 f32;
+  const std::size_t lanes = hn::Lanes(f32);
+  hn::Vec<F32> all[kVectors];  // NOLINT(*-avoid-c-arrays) std::array can't be inlined at every target
+  for (std::size_t i = 0; i < kVectors; ++i) all[i] = hadamard_vector(hn::LoadU(f32, block + i * lanes));
+  for (std::size_t step = 1; step < kVectors; step *= 2) {
+    for (std::size_t i = 0; i < kVectors; ++i) {
+      if ((i & step) != 0) continue;
+      const auto a = all[i], b = all[i + step];
+      all[i] = hn::Add(a, b);
+      all[i + step] = hn::Sub(a, b);
+    }
+  }
+  for (std::size_t i = 0; i < kVectors; ++i) hn::StoreU(hn::Mul(all[i], factor), f32, block + i * lanes);
+}
+#endif
 
 void hadamard(float* values, std::uint64_t elements, std::uint32_t size) {
   const F32 f32;
@@ -449,14 +497,17 @@ void hadamard(float* values, std::uint64_t elements, std::uint32_t size) {
   }
   const auto factor = hn::Set(f32, hadamard_factor(size));
   for (float* block = values; block < values + elements; block += size) {
-    for (std::uint32_t i = 0; i < size; i += lanes) {
-      auto value = hadamard_vector(hn::LoadU(f32, block + i));
-      if (size == lanes) value = hn::Mul(value, factor);
-      hn::StoreU(value, f32, block + i);
+#if !HWY_HAVE_SCALABLE
+    if (size == 4 * lanes) {
+      hadamard_registers<4>(block, factor);
+      continue;
     }
-    for (std::uint32_t step = static_cast<std::uint32_t>(lanes); step < size; step *= 2) {
-      hadamard_pass(block, size, step, step * 2 == size ? factor : hn::Set(f32, 1.0f));
+    if (size == 8 * lanes) {
+      hadamard_registers<8>(block, factor);
+      continue;
     }
+#endif
+    hadamard_block(block, size, factor);
   }
 }
 
