@@ -10,6 +10,8 @@
 
 #include "base/bytes.h"
 #include "engine/api/engine.h"
+#include "engine/llamacpp/library.h"
+#include "engine/llamacpp/llama_engine.h"
 #include "engine/llamacpp/test_engine.h"
 
 namespace isthmus::engine::llamacpp {
@@ -49,6 +51,41 @@ TEST(LlamaSink, AnAdoptedSequenceGoesOnAsItsSourceDoesInEveryKvType) {
     for (const std::uint32_t layer : {0u, 29u}) {
       EXPECT_EQ(plane(*crossing.state, "K", layer), plane(*back, "K", layer)) << kv_type;
       EXPECT_EQ(plane(*crossing.state, "V", layer), plane(*back, "V", layer)) << kv_type;
+    }
+  }
+}
+
+// Units of the positions [begin, end) of a plane that holds `cells` positions, line by line.
+std::vector<std::byte> cut(const std::vector<std::byte>& whole, std::size_t lines, std::size_t cells,
+                           std::size_t begin, std::size_t end) {
+  const std::size_t line = whole.size() / lines, unit = line / cells;
+  std::vector<std::byte> part;
+  for (std::size_t at = 0; at < whole.size(); at += line) {
+    part.insert(part.end(), whole.begin() + static_cast<std::ptrdiff_t>(at + begin * unit),
+                whole.begin() + static_cast<std::ptrdiff_t>(at + end * unit));
+  }
+  return part;
+}
+
+TEST(LlamaSource, AnyRangeOfAnyKvTypeIsThatPartOfTheWhole) {
+  for (const std::string kv_type : {"bf16", "f16_v_transposed", "q8_0", "q8_0_v_q4_0"}) {
+    const auto engine = make(256, 1, kv_type);
+    const auto sequence = engine->open(64).value();
+    run(*engine, sequence, prompt(45), 0);
+    const auto whole = engine->kv_source()->export_range(sequence, {0, 45}).value();
+    const std::size_t v_lines = kv_type == "f16_v_transposed" ? kKvHeads * kHeadDim : 1;
+    for (const kv::TokenRange range : {kv::TokenRange{3, 17}, {0, 1}, {44, 45}, {31, 33}}) {
+      const auto part = engine->kv_source()->export_range(sequence, range).value();
+      EXPECT_EQ(part->binding().valid, range);
+      EXPECT_EQ(part->binding().first_position, range.begin);
+      EXPECT_EQ(part->binding().memory[0].open_extent, range.size());
+      for (const std::uint32_t layer : {0u, 29u}) {
+        EXPECT_EQ(plane(*part, "K", layer), cut(plane(*whole, "K", layer), 1, 45, range.begin, range.end))
+            << kv_type;
+        EXPECT_EQ(plane(*part, "V", layer),
+                  cut(plane(*whole, "V", layer), v_lines, 45, range.begin, range.end))
+            << kv_type;
+      }
     }
   }
 }
@@ -147,6 +184,43 @@ TEST(LlamaSink, ADamagedStateLeavesTheSequenceEmptyAndUsable) {
   copy_rows(crossing.state->binding(), crossing.binding);
   ASSERT_TRUE(crossing.adopt().ok());
   EXPECT_EQ(crossing.target->length(crossing.to), 40u);
+}
+
+// An engine that believes V to lie transposed, over a context where it doesn't.
+std::unique_ptr<LlamaEngine> mistaken_engine() {
+  const auto transposed = make(256, 1, "f16_v_transposed");
+  LlamaEngine::Parts parts;
+  parts.model = load_model(ISTHMUS_MODEL, false).value();
+  llama_context_params params = llama_context_default_params();
+  params.n_ctx = 256;
+  params.n_seq_max = 2;
+  params.n_threads = params.n_threads_batch = 1;
+  params.kv_unified = true;
+  params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+  parts.context = make_context(parts.model.get(), params, true).value();
+  parts.info = transposed->info();
+  parts.descriptor = transposed->descriptor();
+  parts.shape = {.layers = kLayers,
+                 .k_type = 1,
+                 .v_type = 1,
+                 .k_row_bytes = kRowBytes,
+                 .v_row_bytes = kRowBytes,
+                 .v_columns = kKvHeads * kHeadDim};
+  return std::make_unique<LlamaEngine>(std::move(parts));
+}
+
+TEST(LlamaSink, WhatLlamaItselfRefusesLeavesTheSequenceEmpty) {
+  const auto engine = mistaken_engine();
+  EXPECT_EQ(engine->check_state_format().code(), Code::kIncompatible);
+  const auto sequence = engine->open(40).value();
+  const kv::Binding binding = engine->bind(sequence, {0, 20}).value();
+  for (const kv::RegionMemory& memory : binding.memory) std::memset(memory.base, 0, memory.bytes);
+  const Status adopted = engine->adopt(sequence, {0, 20});
+  ASSERT_EQ(adopted.code(), Code::kIncompatible);
+  EXPECT_NE(adopted.error().detail.find("took 0 of"), std::string::npos) << adopted.error().detail;
+  EXPECT_EQ(engine->length(sequence), 0u);
+  EXPECT_EQ(engine->usage().kv_bytes_staged, 0u);
+  EXPECT_EQ(run(*engine, sequence, prompt(40)).size(), engine->info().vocabulary);
 }
 
 TEST(LlamaSink, ANumberThatIsNotFiniteStaysOutOfThePool) {

@@ -228,7 +228,7 @@ class Readings {
     });
   }
 
-  // Of all components that have this form's codes.
+  // Of all components that have this form's codes. Offsets and widths come from the layout alone.
   void other_formats(const kv::DecodeForm& described_form) {
     using kv::Format;
     const Format codes = described_form.codes;
@@ -239,11 +239,9 @@ class Readings {
       if (other == codes) continue;
       add(fmt::format("elements are {}, the descriptor says {}", kv::name(other), kv::name(codes)),
           [&](auto& group) {
-            for (kv::DecodeForm& form : group.forms) {
-              if (form.codes != codes) continue;
-              replace_all(group.layout_text, fmt::format("{}:{}", form.component, kv::name(codes)),
-                          fmt::format("{}:{}", form.component, kv::name(other)));
-              form.codes = other;
+            for (const std::string_view component : {"k", "v"}) {
+              replace_all(group.layout_text, fmt::format("{}:{}", component, kv::name(codes)),
+                          fmt::format("{}:{}", component, kv::name(other)));
             }
           });
     }
