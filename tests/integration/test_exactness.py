@@ -10,7 +10,7 @@ import os
 import random
 
 import pytest
-from conftest import Fleet, wait_for
+from conftest import MODEL, Server, wait_for
 
 TOKENS = 64
 AT_ONCE = 8
@@ -44,64 +44,51 @@ def text_of(answer):
     return choice["text"], choice["finish_reason"], answer.json()["usage"]["completion_tokens"]
 
 
-def name_of(body):
-    return f"{len(body['prompt'])} tokens, temperature {body['temperature']}"
-
-
-class Trio:
-    """A pair behind a router, and a worker of the same engine and KV type that does everything by itself."""
-
-    def __init__(self, folder, own, storage):
-        self.fleet = Fleet(folder, own, prefill=storage, decode=storage)
-        self.alone = self.fleet.worker("alone", *storage.split(":"), "both").start()
-        self.bodies = list(bodies())
-        self.expected = None
-
-    def ask_alone(self):
-        """One request at a time, once for all tests."""
-        if self.expected is None:
-            self.expected = [text_of(ask(self.alone, body)) for body in self.bodies]
-            # Not all may end after a few tokens: there must be something to compare.
-            assert sum(tokens for _, _, tokens in self.expected) >= TOKENS * len(self.bodies) / 2
-        return self.expected
-
-    def ask_pair(self, body):
-        answer = ask(self.fleet.router, body)
-        assert answer.headers["X-Isthmus-Route"].startswith("handoff"), answer.headers
-        return text_of(answer)
-
-    def compare(self, answers):
-        for body, expected, answer in zip(self.bodies, self.ask_alone(), answers, strict=True):
-            assert answer == expected, name_of(body)
-        decode = self.fleet.decode
-        assert decode.metric("isthmus_prompt_tokens_computed_total") == 0
-        wait_for("both at baseline", lambda: decode.is_at_baseline() and self.fleet.prefill.is_at_baseline())
-
-
 @pytest.fixture(scope="module")
-def trio(request, tmp_path_factory):
-    processes = []
-    try:
-        folder = tmp_path_factory.mktemp("trio")
-        yield Trio(folder, lambda process: (processes.append(process), process)[1], request.param)
-    finally:
-        for process in reversed(processes):
-            process.close()
+def reference():
+    """Answers of one worker that does everything, one request at a time; once for each storage."""
+    known = {}
 
+    def answers(storage):
+        if storage not in known:
+            engine, kv = storage.split(":")
+            worker = Server(["worker", "--engine", engine, "--kv", kv, "--model", MODEL])
+            try:
+                worker.start()
+                known[storage] = [text_of(ask(worker, body)) for body in bodies()]
+            finally:
+                worker.close()
+            # Not all may end after a few tokens: there must be something to compare.
+            tokens = [answer[2] for answer in known[storage]]
+            assert sum(tokens) >= TOKENS * len(tokens) / 2
+        return known[storage]
 
-@pytest.mark.parametrize("trio", ["openvino:f32", "llamacpp:f16"], indirect=True)
-def test_one_request_at_a_time_equals_one_worker(trio):
-    # On two processors, beside the reference: the engine of the pair that isn't at work costs nothing.
-    with concurrent.futures.ThreadPoolExecutor(1) as other:
-        reference = other.submit(trio.ask_alone)
-        answers = [trio.ask_pair(body) for body in trio.bodies]
-        reference.result()
-    trio.compare(answers)
+    return answers
 
 
 # llama.cpp's bits depend on what else is in a batch, with a handoff and without.
-@pytest.mark.parametrize("trio", ["openvino:f32"], indirect=True)
-def test_requests_at_once_equal_one_worker(trio):
-    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-        answers = list(pool.map(trio.ask_pair, trio.bodies))
-    trio.compare(answers)
+CASES = [
+    ("openvino:f32", "tcp", 1),
+    ("openvino:f32", "shm", AT_ONCE),
+    ("llamacpp:f16", "tcp", 1),
+]
+if IS_FULL:
+    CASES += [("openvino:f32", "tcp", AT_ONCE), ("openvino:f32", "shm", 1), ("llamacpp:f16", "shm", 1)]
+
+
+@pytest.mark.parametrize(("storage", "transport", "at_once"), CASES)
+def test_a_lossless_pair_answers_as_one_worker(make_fleet, reference, storage, transport, at_once):
+    # The reference runs beside the pair: on two processors it costs little time.
+    with concurrent.futures.ThreadPoolExecutor(1) as other:
+        expected = other.submit(reference, storage)
+        options = ["--transports", transport]
+        fleet = make_fleet(prefill=storage, decode=storage, prefill_options=options, decode_options=options)
+        with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+            answers = list(pool.map(lambda body: ask(fleet.router, body), bodies()))
+    for body, alone, answer in zip(bodies(), expected.result(), answers, strict=True):
+        assert answer.headers["X-Isthmus-Route"].startswith("handoff"), answer.headers
+        assert text_of(answer) == alone, f"{len(body['prompt'])} tokens, temperature {body['temperature']}"
+    decode = fleet.decode
+    assert decode.metric("isthmus_prompt_tokens_computed_total") == 0
+    assert decode.metric("isthmus_transport_chosen_total", transport=transport) == len(answers)
+    wait_for("both at baseline", lambda: decode.is_at_baseline() and fleet.prefill.is_at_baseline())
