@@ -7,8 +7,10 @@
 #include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/llamacpp/llamacpp.h"
+#include "engine/probe/test_model.h"
 
 namespace isthmus::engine::llamacpp {
 namespace {
@@ -153,6 +155,54 @@ TEST(LlamaProbe, AnUntrueRotationIsNamedForTheComponentThatItIsSaidOf) {
     EXPECT_NE(one.find(std::string(name) + " of layer 0 is off by 1."), std::string::npos) << one;
     EXPECT_NE(one.find("rows are stored after hadamard:64"), std::string::npos) << one;
     EXPECT_EQ(one.find(other), std::string::npos) << one;
+  }
+}
+
+// A llama of two layers with random weights, 4 heads and 2 KV heads of 128.
+std::string wide_head_model() {
+  constexpr std::uint64_t kWidth = 256, kQuery = 512, kKeys = 256, kInner = 128, kVocabulary = 512;
+  GgufWriter gguf = TestModel::writer();
+  gguf.text("tokenizer.ggml.model", "no_vocab");
+  gguf.u32("llama.vocab_size", kVocabulary);
+  gguf.u32("llama.attention.key_length", 128);
+  gguf.u32("llama.attention.value_length", 128);
+  gguf.u32("llama.feed_forward_length", kInner);
+  std::uint64_t stream = 1;
+  const auto tensor = [&](const std::string& name, std::uint64_t columns, std::uint64_t rows) {
+    std::vector<std::uint64_t> shape{columns};
+    if (rows != 1) shape.push_back(rows);
+    gguf.f32_tensor(name, std::move(shape), random_floats(columns * rows, stream++));
+  };
+  tensor("token_embd.weight", kWidth, kVocabulary);
+  tensor("output_norm.weight", kWidth, 1);
+  for (const std::string layer : {"blk.0.", "blk.1."}) {
+    tensor(layer + "attn_norm.weight", kWidth, 1);
+    tensor(layer + "attn_q.weight", kWidth, kQuery);
+    tensor(layer + "attn_k.weight", kWidth, kKeys);
+    tensor(layer + "attn_v.weight", kWidth, kKeys);
+    tensor(layer + "attn_output.weight", kQuery, kWidth);
+    tensor(layer + "ffn_norm.weight", kWidth, 1);
+    tensor(layer + "ffn_gate.weight", kWidth, kInner);
+    tensor(layer + "ffn_down.weight", kInner, kWidth);
+    tensor(layer + "ffn_up.weight", kWidth, kInner);
+  }
+  return write_file(testing::TempDir() + "wide_head_model.gguf", gguf.bytes());
+}
+
+TEST(LlamaProbe, WiderHeadsAreRotatedAsTheCatalogueSays) {
+  const std::string path = wide_head_model();
+  for (const std::string kv_type : {"f16", "q8_0", "q8_0_unrotated", "q8_0_v_q4_0"}) {
+    const auto engine = make_llamacpp({.model_path = path, .kv_type = kv_type, .context_tokens = 256});
+    ASSERT_TRUE(engine.ok()) << engine.error().text();
+    const std::vector<kv::Component>& components = (*engine)->descriptor().groups[0].components;
+    const bool is_rotated = kv_type == "q8_0" || kv_type == "q8_0_v_q4_0";
+    EXPECT_EQ(components[0].value_transforms.back(), is_rotated ? "hadamard:128" : "rope:interleaved");
+    EXPECT_EQ(components[1].value_transforms.size(), is_rotated ? 1u : 0u);
+    if (is_rotated) {
+      EXPECT_EQ(components[1].value_transforms[0], "hadamard:64");
+    }
+    const auto report = probe_meaning(**engine, path, probe_tolerance(**engine));
+    EXPECT_TRUE(report.ok()) << kv_type << ": " << report.error().text();
   }
 }
 
