@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Listening and connecting.
 #include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 
 #include <boost/asio/connect.hpp>
 #include <boost/asio/post.hpp>
@@ -19,6 +21,28 @@ using boost::system::error_code;
 // How long a listener rests after a failed accept; the usual cause is a lack of file descriptors, which
 // passes.
 constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
+
+// Seconds until an idle connection is asked whether its peer is still there, and between three questions.
+constexpr int kIdleSeconds = 15;
+constexpr int kQuestionSeconds = 5;
+// Sent bytes that nobody confirms for this long end the connection; the system's own limit is a quarter of an
+// hour.
+constexpr int kUnconfirmedMsMax = 30'000;
+
+// Failures are ignored: a socket that died already tells so at its first use.
+void set_up(Socket& socket) {
+  using KeepIdle = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_KEEPIDLE>;
+  using KeepInterval = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_KEEPINTVL>;
+  using KeepCount = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_KEEPCNT>;
+  using UserTimeout = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_USER_TIMEOUT>;
+  error_code ignored;
+  socket.set_option(tcp::no_delay(true), ignored);
+  socket.set_option(asio::socket_base::keep_alive(true), ignored);
+  socket.set_option(KeepIdle(kIdleSeconds), ignored);
+  socket.set_option(KeepInterval(kQuestionSeconds), ignored);
+  socket.set_option(KeepCount(3), ignored);
+  socket.set_option(UserTimeout(kUnconfirmedMsMax), ignored);
+}
 
 Error unavailable(std::string_view what, const Endpoint& at, const error_code& error) {
   return {Code::kUnavailable, fmt::format("{} {}: {}", what, at.text(), error.message())};
@@ -41,8 +65,7 @@ void accept_next(const std::shared_ptr<Accepting>& state) {
       state->pause = state->loop.after(kAcceptPause, [state] { accept_next(state); });
       return;
     }
-    error_code ignored;  // A socket that died already tells so at its first use.
-    socket.set_option(tcp::no_delay(true), ignored);
+    set_up(socket);
     state->on_accept(std::move(socket));
     if (!state->closed) accept_next(state);
   });
@@ -98,8 +121,7 @@ void finish(const std::shared_ptr<Attempt>& attempt, Result<Socket> result) {
 void on_connected(const std::shared_ptr<Attempt>& attempt, const error_code& error) {
   if (!attempt->done) return;
   if (error) return finish(attempt, unavailable("connect to", attempt->to, error));
-  error_code ignored;
-  attempt->socket.set_option(tcp::no_delay(true), ignored);
+  set_up(attempt->socket);
   finish(attempt, std::move(attempt->socket));
 }
 

@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "net/run_until.h"
 #include "net/stream.h"
+#include "transport/faulty/faulty.h"
 #include "transport/shm/shm.h"
 #include "transport/tcp/tcp.h"
 
@@ -25,9 +26,16 @@ struct Subject {
   bool shows_memory;  // Payloads arrive as views.
 };
 
+template <std::unique_ptr<Transport> (*kMake)(net::Loop&)>
+std::unique_ptr<Transport> make_unarmed(net::Loop& loop) {
+  return make_faulty(loop, kMake(loop), std::make_shared<Faults>());
+}
+
 constexpr Subject kTransports[] = {
     {"tcp", make_tcp, "127.0.0.1:0", true, false},
     {"shm", make_shm, "", false, true},
+    {"unarmed_faults_over_tcp", make_unarmed<make_tcp>, "127.0.0.1:0", true, false},
+    {"unarmed_faults_over_shm", make_unarmed<make_shm>, "", false, true},
 };
 
 std::vector<std::byte> pattern(std::size_t bytes, unsigned seed) {
