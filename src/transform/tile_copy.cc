@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "transform/unit_runs.h"
 
 namespace isthmus::transform {
 namespace {
@@ -168,10 +169,10 @@ void copy(const TileView& view, typename Direction::Canonical canonical) {
 }  // namespace
 
 void gather(const TileView& memory, std::byte* canonical) {
-  copy<Gather>(memory, canonical);
+  if (!gather_runs(memory, canonical)) copy<Gather>(memory, canonical);
 }
 void scatter(const TileView& memory, const std::byte* canonical) {
-  copy<Scatter>(memory, canonical);
+  if (!scatter_runs(memory, canonical)) copy<Scatter>(memory, canonical);
 }
 
 }  // namespace isthmus::transform
