@@ -17,17 +17,27 @@ StateView::StateView(const kv::Descriptor& descriptor, const kv::Binding& bindin
       layout_(*descriptor.layout(0, 0)),
       binding_(binding) {}
 
+bool StateView::has(const std::string& part) const {
+  const auto& parts = layout_.parts();
+  return std::any_of(parts.begin(), parts.end(), [&](const auto& each) { return each.part == part; });
+}
+
 std::size_t StateView::bytes(const std::string& part) const {
   return kv::bits((*layout_.part(part))->format) / 8;
 }
 
-std::byte* StateView::at(const std::string& part, std::uint32_t layer, std::uint64_t position,
-                         std::uint32_t head, std::uint32_t dim) const {
-  const kv::PartLayout& where = **layout_.part(part);
-  const auto memory = std::find_if(
-      binding_.memory.begin(), binding_.memory.end(),
-      [&](const kv::RegionMemory& region) { return region.region == where.region && region.layer == layer; });
+StateView::Place StateView::place(const std::string& part, std::uint32_t layer) const {
+  const kv::PartLayout* where = *layout_.part(part);
+  const auto memory =
+      std::find_if(binding_.memory.begin(), binding_.memory.end(), [&](const kv::RegionMemory& region) {
+        return region.region == where->region && region.layer == layer;
+      });
   ISTHMUS_CHECK(memory != binding_.memory.end());
+  return {where, &*memory};
+}
+
+std::byte* StateView::element(const Place& place, std::uint32_t layer, std::uint64_t position,
+                              std::uint32_t head, std::uint32_t dim) const {
   const std::uint64_t offset = position - binding_.first_position;
   const std::uint64_t block_tokens = std::max(1u, layout_.extents().block_tokens);
   const kv::ElementIndex index{
@@ -37,7 +47,7 @@ std::byte* StateView::at(const std::string& part, std::uint32_t layer, std::uint
       .token = binding_.first_row + offset,
       .head = head,
       .dim = dim};
-  return memory->base + kv::bit_offset(where, index, memory->open_extent) / 8;
+  return place.memory->base + kv::bit_offset(*place.part, index, place.memory->open_extent) / 8;
 }
 
 std::vector<float> StateView::read_row(const std::string& component, std::uint32_t layer,
@@ -47,17 +57,18 @@ std::vector<float> StateView::read_row(const std::string& component, std::uint32
   float scale = 1, zero = 0;
   if (has(component + ".s")) std::memcpy(&scale, at(component + ".s", layer, position, head, 0), 4);
   if (has(component + ".z")) std::memcpy(&zero, at(component + ".z", layer, position, head, 0), 4);
+  const Place where = place(component, layer);
   for (std::uint32_t d = 0; d < dim_; ++d) {
-    const std::byte* element = at(component, layer, position, head, d);
+    const std::byte* from = element(where, layer, position, head, d);
     if (format == kv::Format::kF32) {
-      std::memcpy(&row[d], element, 4);
+      std::memcpy(&row[d], from, 4);
     } else if (format == kv::Format::kF16) {
       _Float16 half = 0;
-      std::memcpy(&half, element, 2);
+      std::memcpy(&half, from, 2);
       row[d] = static_cast<float>(half);
     } else {
       ISTHMUS_CHECK(format == kv::Format::kU8);
-      row[d] = (static_cast<float>(std::to_integer<int>(*element)) - zero) * scale;
+      row[d] = (static_cast<float>(std::to_integer<int>(*from)) - zero) * scale;
     }
   }
   return row;
@@ -71,15 +82,16 @@ void StateView::write_row(const std::string& component, std::uint32_t layer, std
   const float zero = -*low / scale;
   if (has(component + ".s")) std::memcpy(at(component + ".s", layer, position, head, 0), &scale, 4);
   if (has(component + ".z")) std::memcpy(at(component + ".z", layer, position, head, 0), &zero, 4);
+  const Place where = place(component, layer);
   for (std::uint32_t d = 0; d < dim_; ++d) {
-    std::byte* element = at(component, layer, position, head, d);
+    std::byte* to = element(where, layer, position, head, d);
     if (format == kv::Format::kF32) {
-      std::memcpy(element, &row[d], 4);
+      std::memcpy(to, &row[d], 4);
     } else if (format == kv::Format::kF16) {
       const auto half = static_cast<_Float16>(row[d]);
-      std::memcpy(element, &half, 2);
+      std::memcpy(to, &half, 2);
     } else {
-      *element = static_cast<std::byte>(std::clamp(std::nearbyintf(row[d] / scale + zero), 0.0f, 255.0f));
+      *to = static_cast<std::byte>(std::clamp(std::nearbyintf(row[d] / scale + zero), 0.0f, 255.0f));
     }
   }
 }

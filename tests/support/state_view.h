@@ -22,10 +22,12 @@ class StateView {
   std::uint32_t heads() const { return heads_; }
   std::uint32_t dim() const { return dim_; }
   kv::TokenRange positions() const { return binding_.valid; }
-  bool has(const std::string& part) const { return layout_.part(part).ok(); }
+  bool has(const std::string& part) const;
   std::size_t bytes(const std::string& part) const;
   std::byte* at(const std::string& part, std::uint32_t layer, std::uint64_t position, std::uint32_t head,
-                std::uint32_t dim) const;
+                std::uint32_t dim) const {
+    return element(place(part, layer), layer, position, head, dim);
+  }
 
   // One row of component "k" or "v" in numbers: plain f16 and f32, and u8 with scale and zero point of the
   // row.
@@ -45,6 +47,15 @@ class StateView {
   }
 
  private:
+  // Where a part of one layer lies; looked up once a row.
+  struct Place {
+    const kv::PartLayout* part;
+    const kv::RegionMemory* memory;
+  };
+  Place place(const std::string& part, std::uint32_t layer) const;
+  std::byte* element(const Place& place, std::uint32_t layer, std::uint64_t position, std::uint32_t head,
+                     std::uint32_t dim) const;
+
   std::uint32_t layers_, heads_, dim_;
   kv::Layout layout_;
   const kv::Binding& binding_;
