@@ -327,6 +327,24 @@ TEST(Ends, ABlackHoleBetweenThemEndsByLeaseAndTheDecoderComputes) {
   EXPECT_TRUE(duo.settled()) << Duo::holdings(duo.p()) << Duo::holdings(duo.d());
 }
 
+TEST(Ends, ASilentSessionIsGivenUpAndTheNextHandoffDialsAgain) {
+  Duo duo("llamacpp:f16", "openvino:f32", hurry);
+  TcpRelay relay(duo.loop(), *net::Endpoint::parse(duo.p().agent));
+  const std::string prompt = prompt_of(300);
+  const auto before = duo.ask_decode(prompt, through(relay, duo.prefill(prompt)), kTokens);
+  EXPECT_THAT(duo.finish(*before).route(), StartsWith("handoff"));
+  // The connections that there are swallow everything from now on, and nobody is told.
+  relay.set_judge(
+      [](RelayedFrame& frame) { return frame.connection < 2 ? Passage::kHold : Passage::kForward; });
+  const auto lost = duo.ask_decode(prompt, through(relay, duo.prefill(prompt)), kTokens);
+  EXPECT_EQ(duo.finish(*lost).text(), support::fake_answer(prompt, kTokens));
+  EXPECT_THAT(lost->answer.route(), StartsWith("recompute"));
+  const auto after = duo.ask_decode(prompt, through(relay, duo.prefill(prompt)), kTokens);
+  EXPECT_EQ(duo.finish(*after).text(), support::fake_answer(prompt, kTokens));
+  EXPECT_THAT(after->answer.route(), StartsWith("handoff"));
+  EXPECT_TRUE(duo.settled()) << Duo::holdings(duo.p()) << Duo::holdings(duo.d());
+}
+
 TEST(Ends, APeerThatNeverAnswersItsHandshakeEndsInRecompute) {
   Duo duo;
   TcpRelay relay(duo.loop(), *net::Endpoint::parse(duo.p().agent));

@@ -11,6 +11,15 @@
 #include "base/rng.h"
 
 namespace isthmus::handoff {
+namespace {
+
+// A consumer's frames that a live producer answers, at the latest when its senders are quiet.
+bool asks_for_answer(const wire::Frame& frame) {
+  return std::holds_alternative<wire::Open>(frame) || std::holds_alternative<wire::Renew>(frame) ||
+         std::holds_alternative<wire::Done>(frame);
+}
+
+}  // namespace
 
 Links::Links(net::Loop& loop, std::vector<transport::Transport*> transports, LinkOptions options,
              LinkEvents events)
@@ -220,6 +229,7 @@ void Links::control_frame(SessionId id, const std::vector<std::byte>& frame) {
   if (link == nullptr) return;
   Result<Session::Input> input = link->session->receive(frame);
   if (!input.ok()) return close(id, input.error());
+  link->silence = nullptr;
   for (const auto& answer : input->send) {
     const Status sent = link->control->send_control(answer);
     if (!sent.ok()) return close(id, sent);
@@ -246,7 +256,17 @@ Status Links::send(SessionId session, const wire::Frame& frame) {
   Link* link = find(session);
   if (link == nullptr || !link->is_up) return Error{Code::kUnavailable, "the session is gone"};
   ISTHMUS_TRY(const auto sealed, link->session->seal(frame));
-  return link->control->send_control(sealed);
+  ISTHMUS_TRY(link->control->send_control(sealed));
+  if (asks_for_answer(frame)) await_answer(*link);
+  return ok_status();
+}
+
+void Links::await_answer(Link& link) {
+  if (link.silence) return;
+  link.silence = loop_.after(options_.silence_max, [this, id = link.id] {
+    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(options_.silence_max).count();
+    close(id, Error{Code::kUnavailable, fmt::format("the peer owes an answer and was silent for {} ms", ms)});
+  });
 }
 
 // --- Data channels.

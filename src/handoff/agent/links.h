@@ -39,6 +39,9 @@ struct LinkOptions {
   std::uint32_t sessions_max = 1024;
   Duration connect_max = std::chrono::seconds(1);
   Duration handshake_max = std::chrono::seconds(1);  // A half-open connection holds a place no longer.
+  // No frame for so long after one that asks for an answer: the session is given up, and dialled again by who
+  // needs it. A wire that swallows everything tells nobody.
+  Duration silence_max = std::chrono::seconds(10);
 };
 
 class Links {
@@ -84,6 +87,7 @@ class Links {
     std::unique_ptr<transport::Channel> control;
     std::optional<Session> session;
     std::unique_ptr<net::Loop::Timer> deadline;
+    std::unique_ptr<net::Loop::Timer> silence;                             // Set while an answer is due.
     std::map<std::uint32_t, std::unique_ptr<transport::Channel>> data;     // Bound.
     std::map<std::uint32_t, std::unique_ptr<transport::Channel>> binding;  // DATA_HELLO sent, no answer yet.
     std::uint32_t next_number = 1;
@@ -103,6 +107,7 @@ class Links {
   void start_session(Link& link, SessionRole role, const std::string& expected);
   void control_frame(SessionId id, const std::vector<std::byte>& frame);
   void established(Link& link);
+  void await_answer(Link& link);
   void dial_data(Link& link);
   void data_answer(SessionId id, std::uint32_t number, const std::vector<std::byte>& frame);
   Status adopt_data(Link& link, std::uint32_t number, std::unique_ptr<transport::Channel> channel);

@@ -61,7 +61,8 @@ Shell::Shell(net::Loop& loop, std::vector<transport::Transport*> transports, con
                                                .descriptors = {descriptor_},
                                                .sessions_max = options_.limits.sessions_max,
                                                .connect_max = options_.timings.connect_max,
-                                               .handshake_max = options_.timings.handshake_max},
+                                               .handshake_max = options_.timings.handshake_max,
+                                               .silence_max = options_.timings.open_max},
                                    link_events());
   links_->on_refused = [this](const Error& why) {
     metrics_
