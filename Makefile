@@ -25,6 +25,15 @@ test: build  ## build and run all tests, unit and contract ones under ASan and U
 	@ninja -C build/asan -j $(JOBS)
 	@$(PYTHON) tools/run_tests.py --jobs $(JOBS)
 
+.PHONY: faults
+faults: build  ## every fault at every state of the handoff, on real processes; writes docs/faults.md
+	@$(PYTHON) -m pytest -q -p no:cacheprovider tests/matrix/test_matrix.py --full --page docs/faults.md
+
+SOAK_SECONDS ?= 600
+.PHONY: soak
+soak: build  ## SOAK_SECONDS (600) of mixed requests under faults of all kinds; all at rest at its end
+	@$(PYTHON) -m pytest -q -s -p no:cacheprovider tests/matrix/test_soak.py --soak-seconds $(SOAK_SECONDS)
+
 .PHONY: build
 build: configure  ## build everything to build/release, the program is build/release/isthmus
 	@echo "build: building $(RELEASE)"

@@ -20,6 +20,7 @@ namespace {
 struct Options {
   std::string name, fleet_file, role = "both", storage = "llamacpp:f16";
   std::string listen = "127.0.0.1:0", agent_listen = "127.0.0.1:0";
+  std::vector<std::string> transports;
   std::uint32_t lease_ms = 600, request_timeout_ms = 3000, step_ms = 0, step_tokens = 128;
 };
 
@@ -35,7 +36,9 @@ handoff::Timings timings_of(Duration lease) {
           .capacity_max = lease / 2,
           .verify_max = lease * 4,
           .quiesce_max = lease / 3,
-          .tombstone = lease * 4};
+          .tombstone = lease * 4,
+          .connect_max = lease,
+          .handshake_max = lease};
 }
 
 Result<worker::WorkerParts> assemble(const Options& options, const std::shared_ptr<StateHold>& hold) {
@@ -60,6 +63,7 @@ Result<worker::WorkerParts> assemble(const Options& options, const std::shared_p
                                                       : worker::Role::kBoth,
                    .request_timeout = std::chrono::milliseconds(options.request_timeout_ms)};
   parts.engine_limits.step_tokens_max = options.step_tokens;
+  if (!options.transports.empty()) parts.transports = options.transports;
   parts.agent.name = options.name;
   ISTHMUS_TRY(parts.agent.fleet_key, load_key(fleet.key_file));
   parts.agent.listen = options.agent_listen;
@@ -100,6 +104,7 @@ int main(int argc, char** argv) {
   app.add_option("--storage", options.storage);
   app.add_option("--listen", options.listen);
   app.add_option("--agent-listen", options.agent_listen);
+  app.add_option("--transports", options.transports)->delimiter(',');
   app.add_option("--lease", options.lease_ms);
   app.add_option("--request-timeout", options.request_timeout_ms);
   app.add_option("--step-ms", options.step_ms);
