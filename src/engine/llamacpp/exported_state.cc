@@ -38,9 +38,9 @@ void put_in_order(std::span<const std::byte> plane, std::uint64_t lines, const S
 }
 
 // The planes of `state` in order of position, in a buffer of their own, where `state` points then.
-Result<StateBuffer> ordered_planes(SequenceState& state, const StateShape& shape) {
+Result<StateBuffer> ordered_planes(StateMemory& memory, SequenceState& state, const StateShape& shape) {
   ISTHMUS_TRY(StateBuffer ordered,
-              StateBuffer::allocate(shape.layers * shape.cells() * (shape.k_row_bytes + shape.v_row_bytes)));
+              memory.allocate(shape.layers * shape.cells() * (shape.k_row_bytes + shape.v_row_bytes)));
   std::byte* to = ordered.bytes().data();
   const auto reorder = [&](std::span<const std::byte>& plane, std::uint64_t lines) {
     put_in_order(plane, lines, state, shape, to);
@@ -54,10 +54,11 @@ Result<StateBuffer> ordered_planes(SequenceState& state, const StateShape& shape
 
 }  // namespace
 
-Result<std::unique_ptr<ExportedKv>> export_state(StateBuffer buffer, const StateShape& shape) {
+Result<std::unique_ptr<ExportedKv>> export_state(StateMemory& memory, StateBuffer buffer,
+                                                 const StateShape& shape) {
   ISTHMUS_TRY(SequenceState state, parse_sequence_state(buffer.bytes(), shape));
   if (!std::ranges::is_sorted(state.positions)) {
-    ISTHMUS_TRY(StateBuffer ordered, ordered_planes(state, shape));
+    ISTHMUS_TRY(StateBuffer ordered, ordered_planes(memory, state, shape));
     buffer = std::move(ordered);
   }
   kv::Binding binding = bind_planes(buffer, state, shape);

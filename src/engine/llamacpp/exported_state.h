@@ -13,7 +13,8 @@ namespace isthmus::engine::llamacpp {
 
 // `buffer` holds a state of `shape`. Regions "K" and "V" of each layer point into it, at odd addresses too;
 // rows are in order of position. Cells that lie in another order (the pool was fragmented) are copied into
-// order. Errors: those of parse_sequence_state() and StateBuffer::allocate().
-Result<std::unique_ptr<ExportedKv>> export_state(StateBuffer buffer, const StateShape& shape);
+// order, in memory of `memory`. Errors: those of parse_sequence_state() and StateMemory::allocate().
+Result<std::unique_ptr<ExportedKv>> export_state(StateMemory& memory, StateBuffer buffer,
+                                                 const StateShape& shape);
 
 }  // namespace isthmus::engine::llamacpp

@@ -28,8 +28,8 @@ void clear_from(std::byte* plane, std::uint64_t plane_bytes, std::uint64_t lines
 
 }  // namespace
 
-Result<IncomingState> IncomingState::make(const StateShape& shape) {
-  ISTHMUS_TRY(StateBuffer buffer, StateBuffer::allocate(sequence_state_bytes(shape)));
+Result<IncomingState> IncomingState::make(StateMemory& memory, const StateShape& shape) {
+  ISTHMUS_TRY(StateBuffer buffer, memory.allocate(sequence_state_bytes(shape)));
   format_sequence_state(buffer.bytes(), shape);
   ISTHMUS_TRY(const SequenceState state, parse_sequence_state(buffer.bytes(), shape));
   kv::Binding binding = bind_planes(buffer, state, shape);

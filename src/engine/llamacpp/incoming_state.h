@@ -16,7 +16,7 @@ namespace isthmus::engine::llamacpp {
 class IncomingState {
  public:
   // exhausted if there is no memory.
-  static Result<IncomingState> make(const StateShape& shape);
+  static Result<IncomingState> make(StateMemory& memory, const StateShape& shape);
 
   // Regions "K" and "V" of each layer, uninitialised, at any alignment. Valid while this object, or what it
   // was moved into, lives.

@@ -13,7 +13,6 @@
 #include "base/bytes.h"
 #include "engine/llamacpp/exported_state.h"
 #include "engine/llamacpp/llamacpp.h"
-#include "engine/llamacpp/state_buffer.h"
 
 namespace isthmus::engine::llamacpp {
 namespace {
@@ -190,7 +189,7 @@ Result<std::unique_ptr<ExportedKv>> LlamaEngine::export_range(SequenceId sequenc
   shape.sequence = static_cast<llama_seq_id>(info_.sequences_max);
   shape.position_begin = static_cast<llama_pos>(range.begin);
   shape.position_end = static_cast<llama_pos>(range.end);
-  ISTHMUS_TRY(StateBuffer buffer, StateBuffer::allocate(sequence_state_bytes(shape)));
+  ISTHMUS_TRY(StateBuffer buffer, state_memory_->allocate(sequence_state_bytes(shape)));
   llama_memory_seq_cp(memory(), source->slot, shape.sequence, shape.position_begin, shape.position_end);
   const std::size_t size = llama_state_seq_get_size(context_.get(), shape.sequence);
   std::size_t written = 0;
@@ -204,7 +203,7 @@ Result<std::unique_ptr<ExportedKv>> LlamaEngine::export_range(SequenceId sequenc
                  fmt::format("llamacpp: a state of {} cells should have {} bytes; llama.cpp has {}, gave {}",
                              shape.cells(), buffer.bytes().size(), size, written)};
   }
-  return export_state(std::move(buffer), shape);
+  return export_state(*state_memory_, std::move(buffer), shape);
 }
 
 Result<kv::Binding> LlamaEngine::bind(SequenceId sequence, kv::TokenRange range) {
@@ -227,7 +226,7 @@ Result<kv::Binding> LlamaEngine::bind(SequenceId sequence, kv::TokenRange range)
   shape.sequence = target->slot;
   shape.position_begin = 0;
   shape.position_end = static_cast<llama_pos>(range.end);
-  ISTHMUS_TRY(target->incoming, IncomingState::make(shape));
+  ISTHMUS_TRY(target->incoming, IncomingState::make(*state_memory_, shape));
   return target->incoming->binding();
 }
 

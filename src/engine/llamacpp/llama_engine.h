@@ -15,6 +15,7 @@
 #include "engine/llamacpp/incoming_state.h"
 #include "engine/llamacpp/library.h"
 #include "engine/llamacpp/sequence_state.h"
+#include "engine/llamacpp/state_buffer.h"
 
 namespace isthmus::engine::llamacpp {
 
@@ -79,6 +80,7 @@ class LlamaEngine : public Engine, public KvSource, public KvSink {
   SequenceId next_id_ = 1;
   std::uint64_t tokens_computed_ = 0;
   Batch batch_;
+  std::shared_ptr<StateMemory> state_memory_ = std::make_shared<StateMemory>();
 };
 
 }  // namespace isthmus::engine::llamacpp

@@ -86,7 +86,7 @@ Written write(const std::vector<std::int32_t>& positions, bool v_transposed = fa
 }
 
 StateBuffer buffer_of(const std::vector<std::byte>& bytes) {
-  StateBuffer buffer = StateBuffer::allocate(bytes.size()).value();
+  StateBuffer buffer = std::make_shared<StateMemory>()->allocate(bytes.size()).value();
   std::copy(bytes.begin(), bytes.end(), buffer.bytes().begin());
   return buffer;
 }
@@ -169,10 +169,11 @@ TEST(SequenceState, WhatIsFormattedIsWhatLlamaWrites) {
 }
 
 TEST(ExportedState, RowsComeInOrderOfPositionWhateverTheCells) {
+  const auto memory = std::make_shared<StateMemory>();
   for (const bool v_transposed : {false, true}) {
     for (const auto& positions : {std::vector<std::int32_t>{10, 11, 12}, {12, 10, 11}}) {
-      const auto exported =
-          export_state(buffer_of(write(positions, v_transposed).bytes), v_transposed ? transposed() : kShape);
+      const auto exported = export_state(*memory, buffer_of(write(positions, v_transposed).bytes),
+                                         v_transposed ? transposed() : kShape);
       ASSERT_TRUE(exported.ok()) << exported.error().text();
       const kv::Binding& binding = (*exported)->binding();
       EXPECT_EQ(binding.first_position, 10u);
@@ -196,7 +197,7 @@ TEST(ExportedState, RowsComeInOrderOfPositionWhateverTheCells) {
 IncomingState incoming(StateShape shape) {
   shape.position_begin = 0;
   shape.position_end = 3;
-  IncomingState state = IncomingState::make(shape).value();
+  IncomingState state = IncomingState::make(*std::make_shared<StateMemory>(), shape).value();
   for (const kv::RegionMemory& memory : state.binding().memory) {
     std::fill_n(memory.base, memory.bytes, std::byte{0x11});
   }
@@ -266,6 +267,44 @@ TEST(IncomingState, ANumberThatIsNotFiniteIsNamed) {
   EXPECT_NE(finished.error().detail.find("V of layer 1 holds a number that isn't finite"), std::string::npos)
       << finished.error().detail;
   EXPECT_TRUE(state.finish(2).ok()) << "a row that isn't adopted counts";
+}
+
+TEST(StateMemory, WhatIsLetGoServesTheNextStateOfItsSize) {
+  const auto memory = std::make_shared<StateMemory>();
+  const std::byte* first = nullptr;
+  {
+    const StateBuffer a = memory->allocate(1000).value();
+    const StateBuffer b = memory->allocate(1000).value();
+    EXPECT_NE(a.bytes().data(), b.bytes().data());
+    first = a.bytes().data();
+    EXPECT_EQ(memory->kept_bytes(), 0u);
+  }
+  EXPECT_EQ(memory->kept_bytes(), 2000u);
+  const StateBuffer b = memory->allocate(1000).value(), a = memory->allocate(600).value();
+  EXPECT_EQ(a.bytes().data(), first);
+  EXPECT_EQ(a.bytes().size(), 600u);
+  EXPECT_EQ(memory->kept_bytes(), 0u);
+}
+
+TEST(StateMemory, NeitherTooSmallNorMuchTooLargeMemoryIsReused) {
+  const auto memory = std::make_shared<StateMemory>();
+  memory->allocate(1000).value();
+  const StateBuffer larger = memory->allocate(1001).value(), smaller = memory->allocate(499).value();
+  EXPECT_EQ(memory->kept_bytes(), 1000u);
+}
+
+TEST(StateMemory, KeptMemoryIsBoundedAndOutlivesItsOwner) {
+  auto memory = std::make_shared<StateMemory>();
+  constexpr std::uint64_t kQuarter = StateMemory::kKeptBytesMax / 4;
+  std::vector<StateBuffer> buffers;
+  for (int i = 0; i < 6; ++i) buffers.push_back(memory->allocate(kQuarter).value());
+  // Larger than all that may be kept, it pushes nothing out.
+  buffers.push_back(memory->allocate(StateMemory::kKeptBytesMax + 1).value());
+  const StateBuffer last = memory->allocate(100).value();
+  buffers.clear();
+  EXPECT_EQ(memory->kept_bytes(), 4 * kQuarter);
+  memory.reset();
+  last.bytes()[99] = std::byte{1};
 }
 
 // ggml's numbers of its types.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allocation of state memory; planes as regions.
+// Memory of states, reused; planes as regions.
 #include "engine/llamacpp/state_buffer.h"
 
 #include <fmt/format.h>
@@ -10,11 +10,53 @@
 
 namespace isthmus::engine::llamacpp {
 
-Result<StateBuffer> StateBuffer::allocate(std::uint64_t size) {
-  try {
-    return StateBuffer(std::make_unique_for_overwrite<std::byte[]>(size), size);
-  } catch (const std::exception&) {
-    return Error{Code::kExhausted, fmt::format("llamacpp: no memory for a state of {} bytes", size)};
+void StateBuffer::Return::operator()(std::byte* memory) const {
+  home->keep({std::unique_ptr<std::byte[]>(memory), capacity});
+}
+
+Result<StateBuffer> StateMemory::allocate(std::uint64_t size) {
+  std::optional<Kept> found = take(size);
+  if (!found) {
+    try {
+      found = Kept{std::make_unique_for_overwrite<std::byte[]>(size), size};
+    } catch (const std::exception&) {
+      return Error{Code::kExhausted, fmt::format("llamacpp: no memory for a state of {} bytes", size)};
+    }
+  }
+  const StateBuffer::Return give_back{shared_from_this(), found->capacity};
+  return StateBuffer({found->memory.release(), give_back}, size);
+}
+
+std::uint64_t StateMemory::kept_bytes() const {
+  const std::scoped_lock lock(mutex_);
+  return kept_bytes_;
+}
+
+// The smallest that fits, unless most of it would lie idle.
+std::optional<StateMemory::Kept> StateMemory::take(std::uint64_t size) {
+  const std::scoped_lock lock(mutex_);
+  auto best = kept_.end();
+  for (auto at = kept_.begin(); at != kept_.end(); ++at) {
+    if (at->capacity < size || at->capacity / 2 > size) continue;
+    if (best == kept_.end() || at->capacity < best->capacity) best = at;
+  }
+  if (best == kept_.end()) return std::nullopt;
+  Kept kept = std::move(*best);
+  kept_.erase(best);
+  kept_bytes_ -= kept.capacity;
+  return kept;
+}
+
+void StateMemory::keep(Kept kept) {
+  if (kept.capacity > kKeptBytesMax) return;
+  std::vector<Kept> freed;  // Outside the lock.
+  const std::scoped_lock lock(mutex_);
+  kept_bytes_ += kept.capacity;
+  kept_.push_back(std::move(kept));
+  while (kept_bytes_ > kKeptBytesMax) {
+    kept_bytes_ -= kept_.front().capacity;
+    freed.push_back(std::move(kept_.front()));
+    kept_.erase(kept_.begin());
   }
 }
 
