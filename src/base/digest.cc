@@ -3,7 +3,9 @@
 #include "base/digest.h"
 
 #include <fmt/format.h>
-#include <xxhash.h>
+
+// xxhash.h, or on x86 the header that makes it choose the widest vectors at run time.
+#include ISTHMUS_XXHASH
 
 #include <charconv>
 

@@ -20,7 +20,7 @@ using boost::system::error_code;
 
 // One system call moves at most this much, so that a long transfer leaves the loop free for others in
 // between.
-constexpr std::size_t kPieceBytesMax = std::size_t{256} << 10;
+constexpr std::size_t kPieceBytesMax = std::size_t{512} << 10;
 // Pieces of one vectored write; more than a few are small headers, and IOV_MAX is 1024.
 constexpr std::size_t kPiecesMax = 16;
 

@@ -2,6 +2,7 @@
 // Wire body -> target memory, and target memory -> tile digests.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 
@@ -200,6 +201,14 @@ Status Placer::State::place_component(const Turn& turn, std::span<const std::byt
     }
   }
   return ok_status();
+}
+
+Status check_blocks(const kv::Binding& binding) {
+  std::vector<std::uint32_t> sorted = binding.blocks;
+  std::sort(sorted.begin(), sorted.end());
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice == sorted.end()) return ok_status();
+  return Error{Code::kInvalidArgument, fmt::format("the block table names block {} twice", *twice)};
 }
 
 // One head's tile of one part as it lies in the target's memory now.

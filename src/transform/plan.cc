@@ -133,23 +133,38 @@ Error too_many_chunks() {
                fmt::format("more than {} chunks; hand over a shorter token range", kChunksMax)};
 }
 
+// One layer piece, head piece and token tile. Heads are innermost: a source whose rows hold all heads is read
+// in order.
+Status cut_piece(const GroupCuts& cuts, const kv::Box& piece, std::vector<Chunk>& chunks) {
+  const std::uint32_t heads = piece.head_end - piece.head_begin;
+  const auto fitting = [](std::uint64_t one, std::uint32_t of) {
+    return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(kChunkBytesMax / one, 1, of));
+  };
+  const std::uint32_t layer_run =
+      fitting(layer_bytes(cuts.parts, heads, piece.tokens.size()), piece.layer_end - piece.layer_begin);
+  const std::uint32_t head_run =
+      layer_run > 1 ? heads : fitting(layer_bytes(cuts.parts, 1, piece.tokens.size()), heads);
+  for (std::uint32_t layer = piece.layer_begin; layer < piece.layer_end; layer += layer_run) {
+    for (std::uint32_t head = piece.head_begin; head < piece.head_end; head += head_run) {
+      if (chunks.size() == kChunksMax) return too_many_chunks();
+      Chunk chunk;
+      chunk.index = static_cast<std::uint32_t>(chunks.size());
+      chunk.group = cuts.group;
+      chunk.box = {layer, std::min(layer + layer_run, piece.layer_end), head,
+                   std::min(head + head_run, piece.head_end), piece.tokens};
+      fill_sections(chunk, cuts.parts);
+      chunks.push_back(std::move(chunk));
+    }
+  }
+  return ok_status();
+}
+
 // Appends the chunks of one group and one token tile.
 Status cut_tile(const GroupCuts& cuts, kv::TokenRange tokens, std::vector<Chunk>& chunks) {
   for (std::size_t l = 0; l + 1 < cuts.layers.size(); ++l) {
     for (std::size_t h = 0; h + 1 < cuts.heads.size(); ++h) {
-      const std::uint64_t one = layer_bytes(cuts.parts, cuts.heads[h + 1] - cuts.heads[h], tokens.size());
-      const auto run = static_cast<std::uint32_t>(
-          std::clamp<std::uint64_t>(kChunkBytesMax / one, 1, cuts.layers[l + 1] - cuts.layers[l]));
-      for (std::uint32_t layer = cuts.layers[l]; layer < cuts.layers[l + 1]; layer += run) {
-        if (chunks.size() == kChunksMax) return too_many_chunks();
-        Chunk chunk;
-        chunk.index = static_cast<std::uint32_t>(chunks.size());
-        chunk.group = cuts.group;
-        chunk.box = {layer, std::min(layer + run, cuts.layers[l + 1]), cuts.heads[h], cuts.heads[h + 1],
-                     tokens};
-        fill_sections(chunk, cuts.parts);
-        chunks.push_back(std::move(chunk));
-      }
+      const kv::Box piece{cuts.layers[l], cuts.layers[l + 1], cuts.heads[h], cuts.heads[h + 1], tokens};
+      ISTHMUS_TRY(cut_piece(cuts, piece, chunks));
     }
   }
   return ok_status();

@@ -17,8 +17,10 @@ namespace isthmus::transform {
 
 // Tiles are anchored at absolute positions, so that both ends cut alike whatever range moves.
 inline constexpr std::uint64_t kTileTokens = 256;
-// Consecutive layers merge into one chunk up to this many body bytes (one chunk holds at least one layer).
-inline constexpr std::uint64_t kChunkBytesMax = std::uint64_t{1} << 20;
+// Consecutive layers merge into one chunk, and heads part, up to this many body bytes: a body that was packed
+// or received is still in the second-level cache when it is sent or placed. One chunk holds at least one head
+// of one layer.
+inline constexpr std::uint64_t kChunkBytesMax = std::uint64_t{256} << 10;
 inline constexpr std::uint64_t kSectionAlign = 64;
 // Bounds of one plan: beyond them, make() answers exhausted or invalid_argument instead of allocating.
 inline constexpr std::uint32_t kChunksMax = 1u << 18;

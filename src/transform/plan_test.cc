@@ -21,10 +21,10 @@ Plan make_plan(const kv::Descriptor& source, const kv::Descriptor& target, kv::T
   return *std::move(plan);
 }
 
-const TestGeometry kSmall{.layers = 6, .heads = 4, .dim = 64};
+const TestGeometry kSmall{.layers = 6, .heads = 4, .dim = 16};
 
 TEST(Plan, CutsTokensAtAbsoluteTilesAndMergesLayersUpToTheBound) {
-  // One layer of a whole tile is 2 * 4 * 256 * 64 * 2 = 256 KiB: four layers fill a chunk.
+  // One layer of a whole tile is 2 * 4 * 256 * 16 * 2 = 64 KiB: four layers fill a chunk.
   const auto source = test_descriptor("llamacpp:f16", kSmall);
   const Plan plan = make_plan(source, test_descriptor("openvino:u8", kSmall), {100, 600});
   std::vector<kv::Box> boxes;
@@ -34,8 +34,29 @@ TEST(Plan, CutsTokensAtAbsoluteTilesAndMergesLayersUpToTheBound) {
       {0, 6, 0, 4, {100, 256}}, {0, 4, 0, 4, {256, 512}}, {4, 6, 0, 4, {256, 512}}, {0, 6, 0, 4, {512, 600}}};
   EXPECT_EQ(boxes, expected);
   EXPECT_EQ(plan.body_bytes_max(), kChunkBytesMax);
-  EXPECT_EQ(plan.total_bytes(), 500u * 6 * 2 * 4 * 64 * 2);
+  EXPECT_EQ(plan.total_bytes(), 500u * 6 * 2 * 4 * 16 * 2);
   EXPECT_EQ(plan.chunks()[1].tile_count(), 4u * 2 * 4);
+}
+
+TEST(Plan, PartsTheHeadsOfALayerThatIsLargerThanTheBound) {
+  // One head of one layer of a whole tile is 2 * 256 * 128 * 2 = 128 KiB: two heads fill a chunk.
+  const TestGeometry wide{.layers = 2, .heads = 5, .dim = 128};
+  const auto source = test_descriptor("llamacpp:f16", wide);
+  const Plan plan = make_plan(source, test_descriptor("openvino:f16", wide), {0, 256});
+  std::vector<kv::Box> boxes;
+  for (const Chunk& chunk : plan.chunks()) boxes.push_back(chunk.box);
+  const std::vector<kv::Box> expected{{0, 1, 0, 2, {0, 256}}, {0, 1, 2, 4, {0, 256}}, {0, 1, 4, 5, {0, 256}},
+                                      {1, 2, 0, 2, {0, 256}}, {1, 2, 2, 4, {0, 256}}, {1, 2, 4, 5, {0, 256}}};
+  EXPECT_EQ(boxes, expected);
+  EXPECT_EQ(plan.body_bytes_max(), kChunkBytesMax);
+}
+
+TEST(Plan, OneHeadOfOneLayerIsOneChunkHoweverLargeItIs) {
+  const TestGeometry huge{.layers = 2, .heads = 2, .dim = 512};
+  const auto source = test_descriptor("llamacpp:f16", huge);
+  const Plan plan = make_plan(source, source, {0, 256});
+  EXPECT_EQ(plan.chunks().size(), 4u);
+  EXPECT_EQ(plan.body_bytes_max(), 2 * kChunkBytesMax);
 }
 
 TEST(Plan, ChunksBelowAWatermarkAreAPrefix) {
@@ -119,7 +140,7 @@ class Proof : public testing::Test {
     EXPECT_THAT(status.error().detail, HasSubstr(std::string(text)));
   }
 
-  const TestGeometry geometry_{.layers = 6, .heads = 4, .dim = 64, .head_ranks = 2};
+  const TestGeometry geometry_{.layers = 6, .heads = 4, .dim = 16, .head_ranks = 2};
   const kv::Descriptor source_ = test_descriptor("llamacpp:f16", geometry_);
   const kv::Descriptor target_ = test_descriptor("openvino:f32", kSmall);
   const kv::TokenRange tokens_{100, 600};

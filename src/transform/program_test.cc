@@ -371,7 +371,7 @@ TEST(Placer, FlippedBitInTheBodyIsCorruptAndNothingIsPlaced) {
     sent.body[last.offset + last.bytes - 1] ^= std::byte{0x10};
     const Status placed = crossing.place();
     ASSERT_EQ(placed.code(), Code::kCorrupt);
-    EXPECT_THAT(placed.error().detail, HasSubstr("layer 11, part v, head 2, tokens [0, 256)"));
+    EXPECT_THAT(placed.error().detail, HasSubstr("layer 10, part v, head 2, tokens [0, 256)"));
     EXPECT_EQ(crossing.target().bytes(), untouched);
   }
 }
@@ -445,12 +445,12 @@ TEST_F(WrongBinding, PositionsNotValid) {
   expect_refused("needs tokens [0, 256)");
 }
 TEST_F(WrongBinding, MemoryTooSmall) {
-  binding_.memory.back().bytes = 14 * 3 * 32 * 72;
-  expect_refused("region V, layer 1");
+  binding_.memory.at(2).bytes = 14 * 3 * 32 * 72;
+  expect_refused("region V, layer 0");
 }
 TEST_F(WrongBinding, RegionNotBound) {
-  binding_.memory.back().region = "W";
-  expect_refused("no memory is bound for region V, layer 1");
+  binding_.memory.at(2).region = "W";
+  expect_refused("no memory is bound for region V, layer 0");
 }
 TEST_F(WrongBinding, NullMemory) {
   binding_.memory.front().base = nullptr;

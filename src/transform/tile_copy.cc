@@ -3,7 +3,10 @@
 #include "transform/tile_copy.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <type_traits>
+#include <utility>
 
 #include "base/check.h"
 #include "transform/unit_runs.h"
@@ -11,11 +14,52 @@
 namespace isthmus::transform {
 namespace {
 
+constexpr std::size_t kLineBytes = 64;
+constexpr std::size_t kRowsAhead = 16;
+
+template <std::size_t kBytes>
+using Element = std::conditional_t<kBytes == 1, std::uint8_t,
+                                   std::conditional_t<kBytes == 2, std::uint16_t, std::uint32_t>>;
+
+template <typename T>
+using Vector [[gnu::vector_size(16)]] = T;
+
+// Elements of the first (second) halves of `a` and `b`, alternating.
+template <typename V, std::size_t... kAt>
+V interleave(V a, V b, std::size_t half, std::index_sequence<kAt...>) {
+  constexpr std::size_t kLanes = sizeof...(kAt);
+  return half == 0 ? __builtin_shufflevector(a, b, (kAt / 2 + kAt % 2 * kLanes)...)
+                   : __builtin_shufflevector(a, b, (kLanes / 2 + kAt / 2 + kAt % 2 * kLanes)...);
+}
+
+// A square of as many rows as a 128-bit vector has elements, turned: element j of row i becomes element i of
+// row j. Each round interleaves the rows' first half with their second; after log2(rows) rounds that is the
+// transpose.
+template <typename T, typename FromRow, typename ToRow>
+void turn_square(FromRow from_row, ToRow to_row) {
+  constexpr std::size_t kLanes = 16 / sizeof(T);
+  constexpr auto kAt = std::make_index_sequence<kLanes>();
+  std::array<Vector<T>, kLanes> rows;
+  for (std::size_t i = 0; i < kLanes; ++i) std::memcpy(&rows[i], from_row(i), sizeof(rows[i]));
+  for (std::size_t half = 1; half < kLanes; half *= 2) {
+    const auto before = rows;
+    for (std::size_t i = 0; i < kLanes / 2; ++i) {
+      rows[2 * i] = interleave(before[i], before[i + kLanes / 2], 0, kAt);
+      rows[2 * i + 1] = interleave(before[i], before[i + kLanes / 2], 1, kAt);
+    }
+  }
+  for (std::size_t i = 0; i < kLanes; ++i) std::memcpy(to_row(i), &rows[i], sizeof(rows[i]));
+}
+
 struct Gather {
   using Memory = const std::byte*;
   using Canonical = std::byte*;
   static void move(Memory memory, Canonical canonical, std::size_t bytes) {
     std::memcpy(canonical, memory, bytes);
+  }
+  template <std::size_t kBytes, typename MemoryRow, typename CanonicalRow>
+  static void turn(MemoryRow memory, CanonicalRow canonical) {
+    turn_square<Element<kBytes>>(memory, canonical);
   }
 };
 
@@ -24,6 +68,10 @@ struct Scatter {
   using Canonical = const std::byte*;
   static void move(Memory memory, Canonical canonical, std::size_t bytes) {
     std::memcpy(memory, canonical, bytes);
+  }
+  template <std::size_t kBytes, typename MemoryRow, typename CanonicalRow>
+  static void turn(MemoryRow memory, CanonicalRow canonical) {
+    turn_square<Element<kBytes>>(canonical, memory);
   }
 };
 
@@ -50,7 +98,15 @@ void copy_row_runs(const TileView& view, typename Direction::Canonical canonical
 template <typename Direction, std::size_t kRowBytes>
 void copy_rows_of(const TileView& view, typename Direction::Canonical canonical) {
   typename Direction::Memory first = view.base + (view.origin_bits + view.unit_bits[0]) / 8;
-  for (std::size_t token = 0; token < view.token_bits.size(); ++token) {
+  const std::size_t tokens = view.token_bits.size();
+  for (std::size_t token = 0; token < tokens; ++token) {
+    if constexpr (kRowBytes >= kLineBytes) {
+      // Rows of one head lie a stride apart that hardware doesn't follow.
+      const std::int64_t ahead = view.token_bits[std::min(token + kRowsAhead, tokens - 1)];
+      for (std::size_t line = 0; line < kRowBytes; line += kLineBytes) {
+        __builtin_prefetch(first + ahead / 8 + line);
+      }
+    }
     Direction::move(first + view.token_bits[token] / 8, canonical + token * kRowBytes, kRowBytes);
   }
 }
@@ -81,22 +137,37 @@ void copy_rows(const TileView& view, typename Direction::Canonical canonical) {
   }
 }
 
-// Tokens [begin, end) are neighbours in memory: read or write along tokens. 32 tokens at a time keep the
-// canonical rows that one pass touches in the first-level cache.
+// Tokens [begin, end) are neighbours in memory, units are anywhere. As many units at a time as fill a vector:
+// their tokens are read or written in order, and the canonical lines that they share stay in the first-level
+// cache.
 template <typename Direction, std::size_t kBytes>
 void transpose(const TileView& view, typename Direction::Canonical canonical, std::size_t begin,
                std::size_t end) {
-  constexpr std::size_t kTokensAtOnce = 32;
-  const std::size_t row_bytes = view.unit_bits.size() * kBytes;
-  for (std::size_t block = begin; block < end; block += kTokensAtOnce) {
-    const std::size_t count = std::min(kTokensAtOnce, end - block);
-    typename Direction::Memory column = view.base + (view.origin_bits + view.token_bits[block]) / 8;
-    for (std::size_t unit = 0; unit < view.unit_bits.size(); ++unit) {
-      typename Direction::Memory memory = column + view.unit_bits[unit] / 8;
-      typename Direction::Canonical element = canonical + block * row_bytes + unit * kBytes;
-      for (std::size_t token = 0; token < count; ++token) {
-        Direction::move(memory + token * kBytes, element + token * row_bytes, kBytes);
+  constexpr std::size_t kLanes = 16 / kBytes;
+  const std::size_t units = view.unit_bits.size();
+  const std::size_t row_bytes = units * kBytes;
+  const std::size_t whole_tokens = begin + (end - begin) / kLanes * kLanes;
+  const std::size_t whole_units = units / kLanes * kLanes;
+  typename Direction::Memory first = view.base + (view.origin_bits + view.token_bits[begin]) / 8;
+  const auto memory = [&](std::size_t token, std::size_t unit) {
+    return first + view.unit_bits[unit] / 8 + (token - begin) * kBytes;
+  };
+  const auto element = [&](std::size_t token, std::size_t unit) {
+    return canonical + token * row_bytes + unit * kBytes;
+  };
+  for (std::size_t unit = 0; unit < whole_units; unit += kLanes) {
+    for (std::size_t token = begin; token < whole_tokens; token += kLanes) {
+      // Rows of other units lie far apart, where no hardware looks ahead.
+      if (unit + kLanes < whole_units && (token - begin) * kBytes % kLineBytes == 0) {
+        for (std::size_t i = 0; i < kLanes; ++i) __builtin_prefetch(memory(token, unit + kLanes + i));
       }
+      Direction::template turn<kBytes>([&](std::size_t i) { return memory(token, unit + i); },
+                                       [&](std::size_t i) { return element(token + i, unit); });
+    }
+  }
+  for (std::size_t unit = 0; unit < units; ++unit) {
+    for (std::size_t token = unit < whole_units ? whole_tokens : begin; token < end; ++token) {
+      Direction::move(memory(token, unit), element(token, unit), kBytes);
     }
   }
 }

@@ -34,7 +34,7 @@ struct ChunkHeader {
   Codec codec = Codec::kNone;
   std::uint64_t raw_bytes = 0;
   std::uint64_t stored_bytes = 0;   // Bytes of the payload that follows; equals raw_bytes without a codec.
-  std::uint64_t body_checksum = 0;  // XXH3-64 of the payload.
+  std::uint64_t body_checksum = 0;  // XXH3-64 of the payload with a codec; tile digests cover a plain body.
   std::vector<Digest128> tiles;     // One a (section, head), in the plan's order.
   friend bool operator==(const ChunkHeader&, const ChunkHeader&) = default;
 };

@@ -5,15 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <ostream>
 #include <utility>
 #include <vector>
 
 #include "faults/duo.h"
 #include "kv/catalogue.h"
-#include "support/state_view.h"
 #include "support/tcp_relay.h"
 
 namespace isthmus::faults {
@@ -259,7 +256,7 @@ TEST_F(Wire, AFlippedBitInAChunksBodyIsCaught) {
       return frame.payload[frame.payload.size() / 3];
     };
     expect_caught({FrameType::kData, Direction::kFromTarget, index, where},
-                  AllOf(StartsWith("corrupt: "), HasSubstr("checksum")));
+                  AllOf(StartsWith("corrupt: "), HasSubstr("the body has digest")));
     EXPECT_EQ(Duo::count(duo_->d(), "isthmus_handoffs_total", {"side=\"consumer\"", "outcome=\"corrupt\""}),
               1);
   }
@@ -319,54 +316,42 @@ TEST_F(Wire, AFlippedBitInAFramesOwnHeaderIsCaught) {
 
 // --- Memory.
 
-struct Cell {
-  const char* storage;
-  const char* part;
-  friend void PrintTo(const Cell& cell, std::ostream* out) { *out << cell.storage << " " << cell.part; }
-};
+class EveryStorage : public testing::TestWithParam<const char*> {};
 
-class EveryPart : public testing::TestWithParam<Cell> {};
+INSTANTIATE_TEST_SUITE_P(Of, EveryStorage, testing::Values("openvino:f32", "openvino:u8"),
+                         [](const auto& info) { return std::string(info.param).substr(9); });
 
-INSTANTIATE_TEST_SUITE_P(Of, EveryPart,
-                         testing::Values(Cell{"openvino:f32", "k"}, Cell{"openvino:f32", "v"},
-                                         Cell{"openvino:u8", "k"}, Cell{"openvino:u8", "v"},
-                                         Cell{"openvino:u8", "k.s"}, Cell{"openvino:u8", "v.z"}),
-                         [](const auto& info) {
-                           std::string name = fmt::format("{}_{}", info.param.storage + 9, info.param.part);
-                           for (char& c : name) c = c == '.' ? '_' : c;
-                           return name;
-                         });
-
-TEST_P(EveryPart, ABitThatFlipsInTheDestinationBeforeTheReadBackIsCaught) {
-  std::mutex mutex;
-  std::optional<kv::Binding> destination;
-  Duo duo("llamacpp:f16", GetParam().storage, [&](Node&, Node& d) {
-    d.tap.on_bind = [&](const kv::Binding& binding) {
-      const std::lock_guard lock(mutex);
-      destination = binding;
+// Two parts of one layer in the same memory: what is placed last overwrites the other.
+TEST_P(EveryStorage, ADestinationThatDoesNotKeepWhatIsPlacedIsCaught) {
+  Duo duo("llamacpp:f16", GetParam(), [&](Node&, Node& d) {
+    d.tap.on_bind = [](kv::Binding& binding) {
+      kv::RegionMemory& first = binding.memory.at(4);
+      for (const kv::RegionMemory& other : binding.memory) {
+        if (other.layer == first.layer && other.region != first.region) first.base = other.base;
+      }
     };
   });
   const std::string prompt = prompt_of(600);
-  duo.p().gate.hold_after(1);
   const auto asking = duo.ask_decode(prompt, duo.prefill(prompt, "id"), kTokens, {.fail = true});
-  // The first tile crosses in the source's form.
-  const std::uint64_t tile = 256 * duo.p().worker->engine().info().kv_bytes_per_token;
-  ASSERT_TRUE(duo.until([&] {
-    return Duo::count(duo.d(), "isthmus_handoff_bytes_total", {"side=\"consumer\""}) >=
-           static_cast<double>(tile);
-  }));
-  {
-    const std::lock_guard lock(mutex);
-    const support::StateView view(duo.d().worker->engine().descriptor(), destination.value());
-    *view.at(GetParam().part, 2, 100, 1, 0) ^= std::byte{1};  // The least significant bit.
-  }
-  duo.p().gate.open();
   const Answer& answer = duo.finish(*asking);
-  EXPECT_THAT(answer.error(), StartsWith("corrupt: ")) << answer.body;
+  EXPECT_THAT(answer.error(), AllOf(StartsWith("corrupt: "), HasSubstr("the target's memory")))
+      << answer.body;
   EXPECT_EQ(Duo::count(duo.d(), "isthmus_handoffs_total", {"outcome=\"corrupt\""}), 1);
   duo.cancel("id");
   EXPECT_TRUE(duo.settled());
   EXPECT_EQ(duo.d().worker->engine().stats().tokens_generated, 0U);
+}
+
+// A later chunk would overwrite an earlier one that was read back.
+TEST_P(EveryStorage, ADestinationThatNamesABlockTwiceIsRefused) {
+  Duo duo("llamacpp:f16", GetParam(), [&](Node&, Node& d) {
+    d.tap.on_bind = [](kv::Binding& binding) { binding.blocks.back() = binding.blocks.front(); };
+  });
+  const std::string prompt = prompt_of(600);
+  const auto asking = duo.ask_decode(prompt, duo.prefill(prompt, "id"), kTokens, {.fail = true});
+  EXPECT_THAT(duo.finish(*asking).error(), HasSubstr("twice"));
+  duo.cancel("id");
+  EXPECT_TRUE(duo.settled());
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ struct AgentOptions {
   Timings timings;
   Limits limits;
   Capacity capacity;
-  std::uint32_t staging_slots = 8;  // Per handoff: chunks under way while others are placed.
+  std::uint32_t staging_slots = 24;  // Per handoff: chunks under way while others are placed.
   // Told of each state that one of our reservations or handoffs enters, before anything of what that causes
   // is carried out. Loop's thread; may block it. For tests.
   std::function<void(std::variant<ProducerState, ConsumerState>)> on_state{};

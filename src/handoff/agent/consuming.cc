@@ -165,7 +165,6 @@ Status Shell::keep_incoming(const MakePlan& action, const std::shared_ptr<const 
   incoming->plan = plan;
   incoming->placer = std::make_unique<transform::Placer>(std::move(placer));
   incoming->tiles.assign(plan->chunks().size(), {});
-  incoming->stored.assign(plan->chunks().size(), {});
   incoming->planned_at = now();
   count_stage("open", incoming->planned_at - incoming->begun_at);
   return ok_status();
@@ -179,9 +178,14 @@ void Shell::act(const ReserveCapacity& action) {
       consumer_.capacity_refused(action.handoff, action.attempt, why, now(), out);
     });
   };
-  Result<device::HostBuffer> staging = device::HostBuffer::allocate(action.slots * action.slot_bytes);
-  if (!staging.ok()) return refuse(staging.error());
-  incoming->staging = *std::move(staging);
+  // Pages used before: fresh ones cost as much as all chunks that land in them.
+  if (spare_staging_.bytes().size() >= action.slots * action.slot_bytes) {
+    incoming->staging = std::exchange(spare_staging_, {});
+  } else {
+    Result<device::HostBuffer> staging = device::HostBuffer::allocate(action.slots * action.slot_bytes);
+    if (!staging.ok()) return refuse(staging.error());
+    incoming->staging = *std::move(staging);
+  }
   incoming->slot_bytes = action.slot_bytes;
   incoming->slots.assign(action.slots, {});
   incoming->wants_destination = true;
@@ -205,6 +209,14 @@ void Shell::destination_ready(const std::shared_ptr<Incoming>& incoming, std::ui
   if (!incoming->wants_destination) {  // ReleaseDestination came first.
     incoming->has_destination = false;
     incoming->events.release();
+    return forget_if_over(*incoming);
+  }
+  if (const Status distinct = transform::check_blocks(*binding); !distinct.ok()) {
+    incoming->has_destination = incoming->wants_destination = false;
+    incoming->events.release();
+    consume([&](ConsumerActions& out) {
+      consumer_.capacity_refused(incoming->handoff, attempt, distinct.error(), now(), out);
+    });
     return forget_if_over(*incoming);
   }
   incoming->destination = *std::move(binding);
@@ -247,20 +259,26 @@ void Shell::act(const PlaceChunk& action) {
   placing->landed = std::exchange(incoming->slots.at(action.slot), {});
   const transform::Chunk& chunk = incoming->plan->chunks().at(action.index);
   placing->stored.resize(incoming->placer->stored_count(chunk));
+  // Read back at once, while the chunk is still in the cache; nobody else writes here before the state is
+  // owned.
   mover_->run(
-      place_busy_,
-      [incoming, placing, &chunk] {
-        const wire::ChunkHeader& header = placing->landed.header;
-        placing->status =
-            place_body(*incoming->placer, {chunk, placing->landed.body, header.body_checksum, header.tiles},
-                       incoming->destination, placing->stored, incoming->copy);
+      chunk.body_bytes,
+      [incoming, placing, &chunk, place_busy = place_busy_, verify_busy = verify_busy_] {
+        transform::Placer& placer = *incoming->placer;
+        const std::vector<Digest128>& tiles = placing->landed.header.tiles;
+        placing->status = timed(place_busy, [&] {
+          return place_body(placer, {chunk, placing->landed.body, tiles}, incoming->destination,
+                            placing->stored, incoming->copy);
+        });
+        if (!placing->status.ok()) return;
+        placing->status = timed(
+            verify_busy, [&] { return placer.verify(chunk, incoming->destination, tiles, placing->stored); });
       },
       [this, incoming, placing, action, bytes = chunk.body_bytes] {
         placing->landed.body = {};  // A view: its memory is the producer's again.
         if (is_closing_) return;
         if (placing->status.ok()) {
           incoming->tiles.at(action.index) = std::move(placing->landed.header.tiles);
-          incoming->stored.at(action.index) = std::move(placing->stored);
           incoming->bytes += bytes;
           count_bytes("consumer", *incoming->plan, bytes);
         }
@@ -275,7 +293,7 @@ void Shell::act(const Verify& action) {
   count_stage("receive", incoming->verifying_at - incoming->ready_at);
   auto status = std::make_shared<Status>();
   mover_->run(
-      verify_busy_,
+      incoming->plan->chunks().size() * sizeof(transform::TileKey),
       [incoming, status, root = action.seal.tile_root] {
         transform::TileRoot sum;
         for (const transform::Chunk& chunk : incoming->plan->chunks()) {
@@ -285,12 +303,6 @@ void Shell::act(const Verify& action) {
         }
         if (sum.root() != root) {
           *status = Error{Code::kCorrupt, "the tiles received aren't those that the producer sealed"};
-          return;
-        }
-        for (const transform::Chunk& chunk : incoming->plan->chunks()) {
-          *status = incoming->placer->verify(chunk, incoming->destination, incoming->tiles[chunk.index],
-                                             incoming->stored[chunk.index]);
-          if (!status->ok()) return;
         }
       },
       [this, incoming, status, action] {
@@ -306,7 +318,6 @@ void Shell::act(const VoidChunks& action) {
   const auto incoming = find(action.handoff);
   if (!incoming || !incoming->plan) return;
   incoming->tiles.assign(incoming->plan->chunks().size(), {});
-  incoming->stored.assign(incoming->plan->chunks().size(), {});
 }
 
 void Shell::act(Own& action) {
@@ -321,6 +332,9 @@ void Shell::act(Own& action) {
 void Shell::act(const ReleaseStaging& action) {
   const auto incoming = find(action.handoff);
   if (!incoming) return;
+  if (incoming->staging.bytes().size() > spare_staging_.bytes().size()) {
+    spare_staging_ = std::exchange(incoming->staging, {});
+  }
   incoming->staging = {};
   incoming->copy = {};
   incoming->slots.clear();  // And views with them.

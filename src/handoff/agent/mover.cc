@@ -4,9 +4,13 @@
 
 #include <utility>
 
-#include "base/clock.h"
-
 namespace isthmus::handoff {
+namespace {
+
+// Some ten microseconds of work: the loop can spare them.
+constexpr std::uint64_t kBytesAtOnce = std::uint64_t{32} << 10;
+
+}  // namespace
 
 Mover::~Mover() {
   {
@@ -17,10 +21,18 @@ Mover::~Mover() {
   thread_.join();
 }
 
-void Mover::run(Counter busy, std::function<void()> work, std::function<void()> done) {
+void Mover::run(std::uint64_t bytes, std::function<void()> work, std::function<void()> done) {
+  if (bytes <= kBytesAtOnce && unfinished_ == 0) {
+    work();
+    return poster_.post(std::move(done));
+  }
+  ++unfinished_;
   {
     const std::lock_guard lock(mutex_);
-    jobs_.push_back({busy, std::move(work), std::move(done)});
+    jobs_.push_back({std::move(work), [this, done = std::move(done)] {
+                       --unfinished_;
+                       done();
+                     }});
   }
   wake_.notify_one();
 }
@@ -35,9 +47,7 @@ void Mover::main() {
       job = std::move(jobs_.front());
       jobs_.pop_front();
     }
-    const Duration begin = thread_time();
     job.work();
-    job.busy.add(std::chrono::duration<double>(thread_time() - begin).count());
     job.work = nullptr;  // What it holds is let go on the loop's thread, by `done`.
     poster_.post(std::move(job.done));
   }

@@ -4,11 +4,13 @@
 
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <mutex>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/metrics.h"
 #include "net/loop.h"
 #include "net/poster.h"
@@ -22,13 +24,12 @@ class Mover {
   // Runs what is queued, then ends; completions that haven't run are dropped.
   ~Mover();
 
-  // Loop's thread. `done` runs on the loop's thread after `work` has run on the mover's. The seconds that
-  // `work` took are added to `busy`.
-  void run(Counter busy, std::function<void()> work, std::function<void()> done);
+  // Loop's thread. `done` runs on the loop's thread, later, after `work` has run on the mover's. Work on few
+  // `bytes` runs here and now if the mover is idle: waking a thread twice would take longer.
+  void run(std::uint64_t bytes, std::function<void()> work, std::function<void()> done);
 
  private:
   struct Job {
-    Counter busy;
     std::function<void()> work, done;
   };
   void main();
@@ -38,7 +39,17 @@ class Mover {
   std::condition_variable wake_;
   std::deque<Job> jobs_;
   bool stopping_ = false;
+  std::size_t unfinished_ = 0;  // Loop's thread: jobs whose `done` hasn't run.
   std::thread thread_;
 };
+
+// Runs `work` and adds the processor time that it took to `busy`.
+template <typename Work>
+auto timed(const Counter& busy, Work work) {
+  const Duration begin = thread_time();
+  auto result = work();
+  busy.add(std::chrono::duration<double>(thread_time() - begin).count());
+  return result;
+}
 
 }  // namespace isthmus::handoff

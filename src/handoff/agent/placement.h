@@ -19,11 +19,10 @@ namespace isthmus::handoff {
 struct ChunkBody {
   const transform::Chunk& chunk;
   const transport::Received& received;
-  std::uint64_t checksum = 0;
   std::span<const Digest128> tiles;
 };
 
-// Checks and places; errors as Placer::place(), corrupt if the body's checksum differs.
+// Checks and places; errors as Placer::place().
 // A peer may change a view after it was checked. Where the target restores the wire's bits exactly, the later
 // read-back against the tile digests decides, whatever was read here. Where it doesn't, what was checked must
 // be what is converted: such a view is first copied to `copy`, which is made or grown as needed and stays in

@@ -104,11 +104,10 @@ TEST_P(Placement, WhatIsAcceptedIsWhatWasSealedThoughThePeerWritesAfterTheCheck)
   std::vector<Digest128> tiles(chunk.tile_count());
   std::vector<Digest128> stored(placer.stored_count(chunk));
   ASSERT_TRUE(packer.pack(chunk, from.binding(), body.peers(), tiles).ok());
-  const std::uint64_t checksum = digest64(body.peers());
   device::HostBuffer copy;
   const auto place = [&](TestMemory& into) {
     const transport::Received received = body.received();
-    Status status = place_body(placer, {chunk, received, checksum, tiles}, into.binding(), stored, copy);
+    Status status = place_body(placer, {chunk, received, tiles}, into.binding(), stored, copy);
     if (!status.ok()) return status;
     return placer.verify(chunk, into.binding(), tiles, stored);
   };
@@ -123,7 +122,7 @@ TEST_P(Placement, WhatIsAcceptedIsWhatWasSealedThoughThePeerWritesAfterTheCheck)
     const transform::Section& last = chunk.sections.back();
     const LatePeer peer(body.peers()[last.offset + last.bytes - 1], into.bytes());
     const transport::Received received = body.received();
-    placed = place_body(placer, {chunk, received, checksum, tiles}, into.binding(), stored, copy);
+    placed = place_body(placer, {chunk, received, tiles}, into.binding(), stored, copy);
     verified = placer.verify(chunk, into.binding(), tiles, stored);
     ASSERT_TRUE(LatePeer::has_intervened());
   }

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/digest.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "handoff/agent/shell.h"
@@ -15,7 +14,7 @@ namespace isthmus::handoff {
 namespace {
 
 // Chunks packed and not yet taken by the kernel, per channel: enough that the mover works beside the socket.
-constexpr std::uint32_t kUnsentMax = 4;
+constexpr std::uint32_t kUnsentMax = 6;
 
 }  // namespace
 
@@ -23,11 +22,9 @@ constexpr std::uint32_t kUnsentMax = 4;
 struct Shell::Packing {
   SendChunk send;
   std::shared_ptr<Outgoing> outgoing;
-  kv::Binding binding;
-  std::vector<std::shared_ptr<const engine::ExportedKv>> keep;  // The binding points into it.
+  std::shared_ptr<const engine::ExportedKv> memory;  // Until it is packed.
   transport::PayloadMemory body;
   std::vector<Digest128> tiles;
-  std::uint64_t checksum = 0;
   Status status;
 };
 
@@ -137,10 +134,11 @@ void Shell::run_outbox(ChannelId channel) {
   }
 }
 
-const kv::Binding* Shell::binding_of(const Held& held, const kv::TokenRange& tokens) const {
+std::shared_ptr<const engine::ExportedKv> Shell::memory_of(const Held& held,
+                                                           const kv::TokenRange& tokens) const {
   const auto at = std::find_if(held.memory.begin(), held.memory.end(),
                                [&](const auto& piece) { return piece.first.contains(tokens); });
-  return at == held.memory.end() ? nullptr : &at->second->binding();
+  return at == held.memory.end() ? nullptr : at->second;
 }
 
 void Shell::start_packing(ChannelId channel, const SendChunk& send) {
@@ -161,14 +159,12 @@ void Shell::start_packing(ChannelId channel, const SendChunk& send) {
     packing->outgoing->tiles.assign(packing->outgoing->plan->chunks().size(), {});
   }
   const transform::Chunk& chunk = packing->outgoing->plan->chunks().at(send.chunk.index);
-  const kv::Binding* binding = binding_of(held->second, chunk.box.tokens);
-  if (binding == nullptr) {
+  packing->memory = memory_of(held->second, chunk.box.tokens);
+  if (packing->memory == nullptr) {
     packing->status =
         Error{Code::kInternal, fmt::format("chunk {} isn't in one published range", send.chunk.index)};
     return poster_.post(finish);
   }
-  packing->binding = *binding;
-  for (const auto& piece : held->second.memory) packing->keep.push_back(piece.second);
   packing->tiles.resize(chunk.tile_count());
   Result<transport::PayloadMemory> body = links_->data(channel)->payload_memory(chunk.body_bytes);
   if (!body.ok()) {
@@ -177,11 +173,12 @@ void Shell::start_packing(ChannelId channel, const SendChunk& send) {
   }
   packing->body = *std::move(body);
   mover_->run(
-      pack_busy_,
-      [packing, &chunk] {
-        packing->status =
-            packing->outgoing->packer.pack(chunk, packing->binding, packing->body.bytes, packing->tiles);
-        packing->checksum = digest64(packing->body.bytes);
+      chunk.body_bytes,
+      [packing, &chunk, busy = pack_busy_] {
+        packing->status = timed(busy, [&] {
+          return packing->outgoing->packer.pack(chunk, packing->memory->binding(), packing->body.bytes,
+                                                packing->tiles);
+        });
       },
       finish);
 }
@@ -189,7 +186,7 @@ void Shell::start_packing(ChannelId channel, const SendChunk& send) {
 void Shell::packed(const std::shared_ptr<Packing>& packing) {
   const ChunkRef ref = packing->send.chunk;
   const ChannelId channel = packing->send.channel;
-  packing->keep.clear();
+  packing->memory = nullptr;
   const auto report = [this, ref](const Status& status) {
     produce([&](ProducerActions& out) { producer_.chunk_sent(ref, status, now(), out); });
   };
@@ -213,7 +210,6 @@ void Shell::packed(const std::shared_ptr<Packing>& packing) {
                                  .box = chunk.box,
                                  .raw_bytes = packing->body.bytes.size(),
                                  .stored_bytes = packing->body.bytes.size(),
-                                 .body_checksum = packing->checksum,
                                  .tiles = packing->tiles});
   Status sent = header.status();
   if (sent.ok()) {

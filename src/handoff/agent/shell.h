@@ -100,7 +100,7 @@ class Shell final : public Agent {
     device::HostBuffer copy;  // The mover's: place_body().
     kv::Binding destination;
     bool has_destination = false, wants_destination = false;
-    std::vector<std::vector<Digest128>> tiles, stored;  // By chunk.
+    std::vector<std::vector<Digest128>> tiles;  // By chunk, placed and read back.
     std::uint64_t bytes = 0;
     Instant begun_at, planned_at, ready_at, verifying_at;
   };
@@ -144,7 +144,8 @@ class Shell final : public Agent {
   void packed(const std::shared_ptr<Packing>& packing);
   void close_outbox(ChannelId channel);
   void report_lost(const ChunkRef& chunk);
-  const kv::Binding* binding_of(const Held& held, const kv::TokenRange& tokens) const;
+  // The published piece that holds `tokens`; null if none does.
+  std::shared_ptr<const engine::ExportedKv> memory_of(const Held& held, const kv::TokenRange& tokens) const;
   // Consumer's.
   void carry_out(ConsumerAction& action);
   void act(const ReserveCapacity& action);
@@ -194,6 +195,7 @@ class Shell final : public Agent {
   std::map<FetchId, std::shared_ptr<Incoming>> fetches_;
   std::map<wire::HandoffId, FetchId> by_handoff_;
   std::map<ChannelId, std::vector<std::byte>> discarded_;
+  device::HostBuffer spare_staging_;  // The largest that a fetch has given back.
   std::map<ChannelId, std::pair<std::shared_ptr<Incoming>, std::uint32_t>> landing_;  // Slot of what comes.
   FetchId next_fetch_ = 1;
 

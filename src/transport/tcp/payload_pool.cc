@@ -9,7 +9,7 @@ namespace isthmus::transport {
 namespace {
 
 // Those of two busy channels.
-constexpr std::size_t kSpareMax = 8;
+constexpr std::size_t kSpareMax = 12;
 
 }  // namespace
 
