@@ -334,6 +334,17 @@ std::string qualification_form(const Descriptor& descriptor) {
   return out;
 }
 
+namespace {
+
+// A record whose recipe names no instruction set holds for each: "llamacpp/q" for "llamacpp.avx512/q" too.
+bool covers(std::string_view recorded, std::string_view recipe) {
+  const std::size_t slash = std::min(recipe.find('/'), recipe.size());
+  const std::size_t dot = std::min(recipe.find('.'), slash);
+  return recorded == recipe || recorded == fmt::format("{}{}", recipe.substr(0, dot), recipe.substr(slash));
+}
+
+}  // namespace
+
 const Qualification* find_qualification(const Descriptor& source, const Descriptor& target,
                                         const Policy& policy) {
   const std::string wire_form = qualification_form(source);
@@ -342,8 +353,8 @@ const Qualification* find_qualification(const Descriptor& source, const Descript
     const bool is_measured = record.prompts > 0 && std::isfinite(record.kl_pair) &&
                              std::isfinite(record.kl_engines) && record.kl_pair >= 0 &&
                              record.kl_engines >= 0 && record.kl_pair <= kKlRatioMax * record.kl_engines;
-    if (is_measured && record.prefill_recipe == source.weights_recipe &&
-        record.decode_recipe == target.weights_recipe && record.lineage == source.identity.lineage &&
+    if (is_measured && covers(record.prefill_recipe, source.weights_recipe) &&
+        covers(record.decode_recipe, target.weights_recipe) && record.lineage == source.identity.lineage &&
         record.wire_form == wire_form && record.decode_form == decode_form) {
       return &record;
     }

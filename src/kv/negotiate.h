@@ -79,8 +79,8 @@ struct Verdict {
 // is valid.
 std::string qualification_form(const Descriptor& descriptor);
 // The record of the policy that covers this pair, or null. It covers it if recipes, lineage and both forms
-// are equal, prompts were measured, both KLs are finite and not negative, and kl_pair <= kKlRatioMax *
-// kl_engines.
+// are equal (a recipe without an instruction set covers each), prompts were measured, both KLs are finite and
+// not negative, and kl_pair <= kKlRatioMax * kl_engines.
 const Qualification* find_qualification(const Descriptor& source, const Descriptor& target,
                                         const Policy& policy);
 

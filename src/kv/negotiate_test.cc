@@ -376,6 +376,18 @@ TEST(Qualification, AnotherFileOfTheSameRecipeIsUnlikeToo) {
   EXPECT_NE(find(pair.verdict(Exactness::kLossless, {}).rejects, "weights.digest"), nullptr);
 }
 
+TEST(Qualification, ARecordWithoutAnInstructionSetCoversEachAndOneWithItThatOneAlone) {
+  Pair pair;
+  pair.source.weights_recipe = "llamacpp.avx512/gguf-q4_1";
+  EXPECT_TRUE(pair.verdict(Exactness::kBounded, {pair.record}).rejects.empty());
+  pair.record.prefill_recipe = "llamacpp.avx512/gguf-q4_1";
+  EXPECT_TRUE(pair.verdict(Exactness::kBounded, {pair.record}).rejects.empty());
+  pair.source.weights_recipe = "llamacpp.amx/gguf-q4_1";
+  EXPECT_EQ(paths(pair.verdict(Exactness::kBounded, {pair.record}).rejects), "policy.qualification");
+  pair.source.weights_recipe = "llamacpp/gguf-q4_1";
+  EXPECT_EQ(paths(pair.verdict(Exactness::kBounded, {pair.record}).rejects), "policy.qualification");
+}
+
 TEST(Qualification, ARecordOfAnotherPairOrABadMeasurementCoversNothing) {
   const Pair pair;
   const std::vector<std::pair<std::string, std::function<void(Qualification&)>>> changes{

@@ -175,21 +175,26 @@ void write_docs(const Measurement& measured, const Matrix& matrix, const std::fi
                        [](const Distance& d) { return fmt::format("{:.1e}", d.mean_pair()); });
 }
 
-// Records are needed where the two ends execute the weights differently: one file a direction.
+// Records are needed where the two ends execute the weights differently: one file a direction. Forms that
+// differ by layout alone share a record, and the worst of them stands in it.
 void write_records(const Measurement& measured, const std::filesystem::path& folder) {
-  std::map<std::string, std::string> files;
+  std::map<std::string, std::map<std::string, std::pair<std::string, Distance>>> files;
   for (const auto& [key, distance] : measured.distances()) {
-    const kv::Descriptor& source = measured.engine(key.first).descriptor();
-    const kv::Descriptor& target = measured.engine(key.second).descriptor();
-    if (source.weights_recipe == target.weights_recipe) continue;
-    const auto engine_of = [](const std::string& form) { return form.substr(0, form.find(':')); };
-    files[engine_of(key.first) + "_" + engine_of(key.second) + ".yaml"] +=
-        fmt::format("# {} -> {}\n", key.first, key.second) + qualification_yaml(source, target, distance);
+    const engine::Engine& source = measured.engine(key.first);
+    const engine::Engine& target = measured.engine(key.second);
+    if (source.info().name == target.info().name) continue;
+    auto& records = files[fmt::format("{}_{}.yaml", source.info().name, target.info().name)];
+    const auto [record, is_new] =
+        records.try_emplace(qualification_head(source.descriptor(), target.descriptor()),
+                            fmt::format("# {} -> {}\n", key.first, key.second), distance);
+    if (is_new || distance.ratio() <= record->second.second.ratio()) continue;
+    record->second = {fmt::format("# {} -> {}\n", key.first, key.second), distance};
   }
-  for (const auto& [name, text] : files) {
-    std::ofstream(folder / name) << "# SPDX-License-Identifier: Apache-2.0\n# Written by `make matrix`; see "
-                                    "spec/qualification.md.\n"
-                                 << text;
+  for (const auto& [name, records] : files) {
+    std::ofstream file(folder / name);
+    file << "# SPDX-License-Identifier: Apache-2.0\n# Written by `make matrix`; see spec/qualification.md.\n";
+    for (const auto& [head, measurement] : records)
+      file << measurement.first << head << qualification_figures(measurement.second);
   }
 }
 

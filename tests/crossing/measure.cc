@@ -41,6 +41,12 @@ double log_sum(std::span<const float> row) {
   return top + std::log(sum);
 }
 
+// "llamacpp.avx512/gguf-q4_1" -> "llamacpp/gguf-q4_1": such a record covers each instruction set.
+std::string without_instruction_set(const std::string& recipe) {
+  const std::size_t slash = recipe.find('/');
+  return recipe.substr(0, std::min(recipe.find('.'), slash)) + recipe.substr(slash);
+}
+
 }  // namespace
 
 const kv::Policy kUnqualified{
@@ -140,14 +146,17 @@ double Reference::mean_kl(const Logits& rows) const {
   return sum / static_cast<double>(own_terms_.size() - 1);
 }
 
-std::string qualification_yaml(const kv::Descriptor& source, const kv::Descriptor& target,
-                               const Distance& distance) {
+std::string qualification_head(const kv::Descriptor& source, const kv::Descriptor& target) {
   return fmt::format(
-      "- prefill_recipe: {}\n  decode_recipe: {}\n  lineage: {}\n  wire_form: \"{}\"\n  decode_form: \"{}\"\n"
-      "  kl_pair: {:.4e}\n  kl_engines: {:.4e}\n  prompts: {}\n",
-      source.weights_recipe, target.weights_recipe, source.identity.lineage,
-      kv::qualification_form(source.representation), kv::qualification_form(target.representation),
-      distance.mean_pair(), distance.mean_engines(), distance.prompts);
+      "- prefill_recipe: {}\n  decode_recipe: {}\n  lineage: {}\n  wire_form: \"{}\"\n  decode_form: "
+      "\"{}\"\n",
+      without_instruction_set(source.weights_recipe), without_instruction_set(target.weights_recipe),
+      source.identity.lineage, kv::qualification_form(source), kv::qualification_form(target));
+}
+
+std::string qualification_figures(const Distance& distance) {
+  return fmt::format("  kl_pair: {:.4e}\n  kl_engines: {:.4e}\n  prompts: {}\n", distance.mean_pair(),
+                     distance.mean_engines(), distance.prompts);
 }
 
 }  // namespace isthmus::crossing

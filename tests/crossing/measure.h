@@ -77,8 +77,9 @@ struct Distance {
   bool within_bar() const { return pair <= kRatioMax * engines; }
 };
 
-// One list entry of a record file (spec/qualification.md).
-std::string qualification_yaml(const kv::Descriptor& source, const kv::Descriptor& target,
-                               const Distance& distance);
+// One list entry of a record file (spec/qualification.md) in two pieces: what the record covers, what was
+// measured.
+std::string qualification_head(const kv::Descriptor& source, const kv::Descriptor& target);
+std::string qualification_figures(const Distance& distance);
 
 }  // namespace isthmus::crossing
