@@ -68,10 +68,11 @@ std::string Core::why_none_fit(std::uint32_t model, Leg leg, Instant now) const 
 
 WorkerIndex Core::least_loaded(const std::vector<WorkerIndex>& candidates) const {
   ISTHMUS_CHECK(!candidates.empty());
-  // Idle workers take turns: the one asked least often comes first.
+  // Idle workers take turns. Not by how often each was asked: one that comes back would get all until it has
+  // made up for its absence.
   return *std::ranges::min_element(candidates, {}, [this](WorkerIndex worker) {
     const WorkerState& state = states_[worker];
-    return std::tuple(state.tokens, state.requests, state.dispatched, worker);
+    return std::tuple(state.tokens, state.requests, state.turn, worker);
   });
 }
 
@@ -155,6 +156,7 @@ void Core::count(Request& request, Leg leg, WorkerIndex worker) {
   WorkerState& state = states_[worker];
   ++state.requests;
   ++state.dispatched;
+  state.turn = ++turns_;
   state.tokens += load_of(request, leg);
   if (state.breaker != Breaker::kOpen) return;
   state.breaker = Breaker::kTrial;

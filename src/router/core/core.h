@@ -180,6 +180,7 @@ class Core {
     std::uint32_t requests = 0;
     std::uint64_t tokens = 0;
     std::uint64_t dispatched = 0;
+    std::uint64_t turn = 0;  // Of its latest dispatch, among those of all workers.
   };
   struct Step {
     Instant now;
@@ -234,6 +235,7 @@ class Core {
   std::vector<WorkerState> states_;
   std::map<RequestId, Request> requests_;  // Live and queued; bounded by live_max + queue_max.
   std::vector<RequestId> queue_;           // In order of arrival.
+  std::uint64_t turns_ = 0;
   Instant stepped_at_;                     // `now` of the latest step.
   bool may_drain_ = false;                 // Something changed that can let a queued request go.
   Ledger ledger_;

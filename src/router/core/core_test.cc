@@ -69,6 +69,22 @@ std::string detail_of(const std::vector<Action>& actions) {
   return actions.empty() ? "" : std::get<AnswerError>(actions.back()).error.detail;
 }
 
+TEST(Core, AWorkerThatComesBackTakesItsTurnAndNotAllTurns) {
+  Driver d(test_fleet("p1:prefill d1:decode d2:decode"));
+  const auto decoder_of = [&](RequestId id) {
+    d.arrive(id);
+    const std::string decode = d.text(d.send(PrefillAdmitted{id, 1, true}));
+    d.send(Finished{id, 2});
+    return decode.substr(0, decode.find(" #"));
+  };
+  d.send(WorkerReport{2, false, "gone"});
+  for (RequestId id = 1; id <= 5; ++id) EXPECT_EQ(decoder_of(id), "decode d1");
+  d.send(WorkerReport{2, true, ""});
+  EXPECT_EQ(decoder_of(6), "decode d2");
+  EXPECT_EQ(decoder_of(7), "decode d1");
+  EXPECT_EQ(decoder_of(8), "decode d2");
+}
+
 TEST(Core, AsksPrefillThenDecodeWithTheTransferAndEndsOnce) {
   Driver d(test_fleet("p1:prefill d1:decode"));
   EXPECT_EQ(d.text(d.arrive(1)), "prefill p1 #1");
