@@ -72,11 +72,12 @@ class Relay:
                 close(near)
                 continue
             pair = (near, far)
+            if not is_local(self.target):
+                for end in pair:
+                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self.lock:
                 self.pairs.add(pair)
             for source, sink, direction in ((near, far, TO_PRODUCER), (far, near, TO_CONSUMER)):
-                if not is_local(self.target):
-                    source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 threading.Thread(target=self._run, args=(pair, source, sink, direction), daemon=True).start()
 
     def _run(self, pair, source, sink, direction):

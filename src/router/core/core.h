@@ -236,8 +236,8 @@ class Core {
   std::map<RequestId, Request> requests_;  // Live and queued; bounded by live_max + queue_max.
   std::vector<RequestId> queue_;           // In order of arrival.
   std::uint64_t turns_ = 0;
-  Instant stepped_at_;                     // `now` of the latest step.
-  bool may_drain_ = false;                 // Something changed that can let a queued request go.
+  Instant stepped_at_;      // `now` of the latest step.
+  bool may_drain_ = false;  // Something changed that can let a queued request go.
   Ledger ledger_;
 };
 
