@@ -19,6 +19,7 @@
 #include "handoff/core/ledger.h"
 #include "handoff/core/protocol.h"
 #include "handoff/core/states.h"
+#include "handoff/core/views.h"
 #include "kv/descriptor.h"
 #include "kv/negotiate.h"
 #include "wire/chunk_header.h"
@@ -197,6 +198,7 @@ class ConsumerCore {
   // For tests, metrics and people.
   std::optional<ConsumerState> state_of(const wire::HandoffId& handoff) const;
   std::uint64_t live() const { return handoffs_.size(); }
+  std::optional<HandoffView> find_view(const wire::HandoffId& handoff) const;
   std::uint64_t quarantined() const { return quarantined_; }
   Status check() const;  // Own invariants and the ledger's; internal, naming what is wrong.
   using Observer = std::function<void(ConsumerState from, ConsumerState to, std::string_view cause)>;

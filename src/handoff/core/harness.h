@@ -13,10 +13,12 @@
 #include <string>
 #include <vector>
 
+#include "base/digest.h"
 #include "handoff/core/consumer.h"
 #include "handoff/core/fixtures.h"
 #include "handoff/core/ledger.h"
 #include "handoff/core/producer.h"
+#include "handoff/core/witness.h"
 
 namespace isthmus::handoff::testing {
 
@@ -32,7 +34,7 @@ struct Faults {
 
 // What a run did and every rule that it broke.
 struct Outcome {
-  std::uint64_t begun = 0, owned = 0, retried = 0;
+  std::uint64_t begun = 0, owned = 0, retried = 0, events = 0;
   std::map<std::string, std::uint64_t> consumer_ends, producer_ends;
   std::set<std::string> transitions;    // "P growing>sealed" of all that happened.
   std::vector<std::string> violations;  // At most 20.
@@ -51,6 +53,7 @@ class World {
   struct Request;
   struct Pages;
   struct Memory;
+  struct Flight;
   using Task = std::function<void()>;
   struct Scheduled {
     Duration at;
@@ -78,6 +81,9 @@ class World {
   void violation(std::string text);
   void wake(std::size_t agent);
   void after_event(std::size_t agent);
+  void trace(std::string_view what);
+  void check_lease(const Id128& reservation);
+  void check_quiet(const wire::HandoffId& handoff, std::string_view what);
 
   void start_agent(std::size_t index);
   void crash(std::size_t index);
@@ -114,6 +120,9 @@ class World {
   std::vector<std::unique_ptr<Agent>> agents_;
   std::vector<std::unique_ptr<Request>> requests_;
   std::map<SessionId, std::shared_ptr<Link>> links_;
+  // Chunks handed to a channel and not arrived, by handoff: at most some that died with their channel.
+  std::map<wire::HandoffId, std::vector<std::weak_ptr<Flight>>> flying_;
+  DigestStream trace_;
   Outcome outcome_;
 };
 

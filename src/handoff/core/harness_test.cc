@@ -11,6 +11,9 @@
 #include <cstdlib>
 #include <utility>
 
+#include "base/bytes.h"
+#include "base/digest.h"
+
 namespace isthmus::handoff::testing {
 namespace {
 
@@ -58,18 +61,25 @@ TEST(HandoffWorld, EveryStateIsOwnedWhenNothingFails) {
 
 TEST(HandoffWorld, RulesHoldUnderEveryFault) {
   Outcome sum;
+  DigestStream traces;
   int broken = 0;
   const auto [first, count] = seeds();
   for (std::uint64_t seed = first; seed < first + count && broken < 3; ++seed) {
     const Outcome outcome = World(seed, every_fault(), 60).run();
     expect_clean(outcome, seed);
     broken += outcome.violations.empty() ? 0 : 1;
+    traces.add(bytes_of(std::span(&outcome.trace, 1)));
+    sum.events += outcome.events;
     sum.begun += outcome.begun;
     sum.owned += outcome.owned;
     for (const auto& [kind, times] : outcome.consumer_ends) sum.consumer_ends[kind] += times;
     for (const auto& [kind, times] : outcome.producer_ends) sum.producer_ends[kind] += times;
     sum.transitions.insert(outcome.transitions.begin(), outcome.transitions.end());
   }
+  std::printf("%" PRIu64 " handoffs (%" PRIu64 " owned) in %" PRIu64 " events, seeds %" PRIu64 " to %" PRIu64
+              ", %d of them broken, trace %s\n",
+              sum.begun, sum.owned, sum.events, first, first + count - 1, broken,
+              traces.finish().hex().c_str());
   RecordProperty("consumer_ends", fmt::format("{}", sum.consumer_ends));
   if (count < 40) return;  // A replay: the rest is about all of them together.
   EXPECT_GE(sum.begun, 2000u);
@@ -96,6 +106,7 @@ TEST(HandoffWorld, OneSeedGivesOneTrace) {
   const Outcome first = World(7, every_fault(), 40).run();
   const Outcome second = World(7, every_fault(), 40).run();
   EXPECT_EQ(first.trace, second.trace);
+  EXPECT_EQ(first.events, second.events);
   EXPECT_EQ(first.consumer_ends, second.consumer_ends);
   EXPECT_NE(first.trace, World(8, every_fault(), 40).run().trace);
 }

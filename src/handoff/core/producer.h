@@ -19,6 +19,7 @@
 #include "handoff/core/ledger.h"
 #include "handoff/core/protocol.h"
 #include "handoff/core/states.h"
+#include "handoff/core/views.h"
 #include "kv/descriptor.h"
 #include "kv/negotiate.h"
 #include "wire/frames.h"
@@ -163,6 +164,7 @@ class ProducerCore {
   // For tests, metrics and people.
   std::optional<ProducerState> state_of(const Id128& reservation) const;
   std::uint64_t live() const { return reservations_.size(); }
+  std::vector<ReservationView> view(std::size_t count_max) const;  // In order of ids.
   Status check() const;  // Own invariants and the ledger's; internal, naming what is wrong.
   using Observer = std::function<void(ProducerState from, ProducerState to, std::string_view cause)>;
   void observe(Observer observer) { observer_ = std::move(observer); }

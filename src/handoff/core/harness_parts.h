@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Test only: what the virtual world is made of, for its own files.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "handoff/core/harness.h"
+
+namespace isthmus::handoff::testing {
+
+inline constexpr std::size_t kProducers = 2, kConsumers = 2, kAgents = kProducers + kConsumers;
+inline constexpr std::size_t kNobody = ~std::size_t{0};
+inline constexpr std::uint32_t kChannels = 2;
+inline constexpr std::uint64_t kGarbage = 0xdeadbeef;
+// What a chunk of a request's state holds once it is computed.
+inline std::uint64_t right_value(std::size_t request, std::uint32_t chunk) {
+  return (request + 1) * 1'000'003 + chunk;
+}
+
+// A control channel and its data channels, between one life of each end.
+struct World::Link {
+  SessionId id = 0;
+  std::size_t producer = 0, consumer = 0;
+  bool up = true;
+  std::map<std::uint32_t, Duration> channels;  // Those that are up: when the last message arrives.
+};
+
+struct World::Agent {
+  std::string name;
+  std::uint64_t life = 0;
+  Id128 incarnation;
+  bool alive = false;
+  Duration paused_until{0}, wake_at{0};
+  std::unique_ptr<Ledger> ledger;
+  std::unique_ptr<Witness> witness;
+  std::unique_ptr<ProducerCore> producer;
+  std::unique_ptr<ConsumerCore> consumer;
+  std::map<std::uint64_t, std::unique_ptr<Memory>> memory;  // Consumer: by sequence.
+  std::map<Id128, std::unique_ptr<Pages>> pages;            // Producer: by reservation.
+  std::map<std::tuple<wire::HandoffId, std::uint32_t, std::uint32_t>, std::map<std::uint32_t, std::uint64_t>>
+      packed;
+};
+
+struct World::Request {
+  std::size_t producer = 0;
+  Id128 reservation;
+  kv::TokenRange tokens;
+  std::string ticket;
+  std::uint64_t computed = 0, generation = 1;
+  bool finishes = false;
+  Duration deadline{0};
+  int owners = 0;
+  int legs = 0;  // Handoffs begun for it that haven't answered.
+};
+
+// A reservation's pages: one number a chunk.
+struct World::Pages {
+  std::size_t request = 0;
+  std::vector<std::uint64_t> values;
+  bool released = false, ended = false;
+};
+
+// A handoff's destination and staging.
+struct World::Memory {
+  std::size_t request = 0;
+  int tries_left = 0;
+  bool ended = false;
+  std::vector<std::uint64_t> destination, staging;
+  std::set<std::uint32_t> placing;  // Slots that are being read.
+  bool destination_released = false, staging_released = false, owned = false;
+};
+
+// A chunk on its way.
+struct World::Flight {
+  std::shared_ptr<Link> link;
+  std::uint32_t channel = 0;
+};
+
+}  // namespace isthmus::handoff::testing

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Test only: the books. Only live things are kept, so that the sums are cheap after each event.
+#include "handoff/core/witness.h"
+
+#include <fmt/format.h>
+
+#include <variant>
+
+namespace isthmus::handoff::testing {
+namespace {
+
+// Of one kind, for one attempt. OPEN: one a resend interval or busy retry within open_max; DONE: its resends;
+// RENEW and its answers: one an interval for the longest request here; CREDIT and SEAL: one a renewal at
+// most.
+constexpr std::uint32_t kFramesMax = 64;
+
+}  // namespace
+
+void Witness::admitted(const Id128& reservation, std::uint64_t pinned_bytes) {
+  pinned_[reservation] = pinned_bytes;
+}
+
+void Witness::begun(const wire::HandoffId& handoff, std::uint64_t destination_bytes) {
+  held_[handoff].destination_bytes = destination_bytes;
+}
+
+void Witness::engine_released(GrantId grant) {
+  if (active_.erase(grant) == 0) report_("a grant that isn't the engine's is released");
+}
+
+void Witness::count_frame(const wire::Frame& frame) {
+  const wire::Address* address = wire::address_of(frame);
+  if (address == nullptr) return;
+  const std::uint32_t count =
+      ++frames_[{{address->handoff, address->attempt}, std::string(wire::name(frame))}];
+  if (count == kFramesMax + 1) {
+    report_(fmt::format("more than {} {} for {}", kFramesMax, wire::name(frame), address->handoff.text()));
+  }
+}
+
+void Witness::sees(const ProducerAction& action) {
+  if (const auto* send = std::get_if<SendFrame>(&action)) {
+    count_frame(send->frame);
+  } else if (const auto* plan = std::get_if<MakePlan>(&action)) {
+    if (++plans_[{plan->handoff, plan->attempt}] > 1) report_("one attempt is planned twice");
+  } else if (const auto* ended = std::get_if<ProducerHandoffEnded>(&action)) {
+    if (++producer_ends_[{ended->handoff, ended->attempt}] > 1)
+      report_(fmt::format("{} ends twice at its producer", ended->handoff.text()));
+  } else if (const auto* over = std::get_if<ReservationEnded>(&action)) {
+    if (!ended_reservations_.insert(over->reservation).second) report_("a reservation ends twice");
+    if (!pinned_.contains(over->reservation)) report_("a reservation ends that wasn't admitted");
+  } else if (const auto* pins = std::get_if<ReleasePins>(&action)) {
+    if (pinned_.erase(pins->reservation) == 0) report_("pins are released that nobody holds");
+    if (!ended_reservations_.contains(pins->reservation))
+      report_("pins are released before their reservation ended");
+  }
+}
+
+void Witness::sees(const ConsumerAction& action) {
+  if (const auto* send = std::get_if<SendFrame>(&action)) return count_frame(send->frame);
+  if (const auto* reserve = std::get_if<ReserveCapacity>(&action)) {
+    Held& held = held_.at(reserve->handoff);
+    if (std::exchange(held.reserved, true)) report_("a handoff reserves twice");
+    held.staging_bytes = reserve->slots * reserve->slot_bytes;
+    if (reserve->destination.bytes != held.destination_bytes) report_("another destination is reserved");
+  } else if (const auto* own = std::get_if<Own>(&action)) {
+    Held& held = held_.at(own->handoff);
+    if (!held.reserved || std::exchange(held.owned, true)) report_("owned without a destination, or twice");
+    active_[own->destination] = held.destination_bytes;
+  } else if (const auto* staging = std::get_if<ReleaseStaging>(&action)) {
+    Held& held = held_.at(staging->handoff);
+    if (!held.reserved || std::exchange(held.staging_released, true))
+      report_("staging is released that nobody holds");
+  } else if (const auto* freed = std::get_if<ReleaseDestination>(&action)) {
+    Held& held = held_.at(freed->handoff);
+    if (!held.reserved || held.owned || std::exchange(held.destination_released, true))
+      report_("a destination is released that isn't held");
+  } else if (const auto* ended = std::get_if<ConsumerHandoffEnded>(&action)) {
+    Held& held = held_.at(ended->handoff);
+    if (++held.ends > 1) report_(fmt::format("{} ends twice at its consumer", ended->handoff.text()));
+    held.quarantined = ended->destination == Destination::kQuarantined;
+    if ((ended->kind == TerminalKind::kOwned) != held.owned) report_("the terminal event and Own disagree");
+    const bool free = !held.reserved || held.destination_released;
+    if (!held.owned && !held.quarantined && !free) report_("a handoff ends before its destination is free");
+  }
+}
+
+void Witness::check(const Ledger& ledger) const {
+  std::uint64_t pinned = 0, incoming = 0, staging = 0, active = 0, quarantined = 0, grants = 0;
+  for (const auto& [id, bytes] : pinned_) pinned += bytes;
+  for (const auto& [grant, bytes] : active_) active += bytes;
+  grants += pinned_.size() + active_.size();
+  for (const auto& [handoff, held] : held_) {
+    if (held.reserved && !held.staging_released) {
+      staging += held.staging_bytes;
+      ++grants;
+    }
+    if (!held.reserved || held.owned || held.destination_released) continue;
+    (held.quarantined ? quarantined : incoming) += held.destination_bytes;
+    ++grants;
+  }
+  const auto equal = [&](std::string_view what, std::uint64_t books, std::uint64_t held) {
+    if (books != held)
+      report_(fmt::format("ledger: {} is {} by the actions, {} by the ledger", what, books, held));
+  };
+  // A producer's pages stay counted when they go into quarantine; it tells nobody until they are quiet.
+  const std::uint64_t kept = ledger.held(Category::kQuarantine).bytes;
+  equal("pinned and quarantined", pinned + quarantined, ledger.held(Category::kPinned).bytes + kept);
+  equal("incoming", incoming, ledger.held(Category::kIncoming).bytes);
+  equal("staging", staging, ledger.held(Category::kStaging).bytes);
+  equal("active", active, ledger.held(Category::kActive).bytes);
+  equal("live grants", grants, ledger.live());
+  equal("granted - released", ledger.granted() - ledger.released(), ledger.live());
+  equal("free", ledger.capacity().kv.bytes - pinned - quarantined - incoming - active, ledger.free().bytes);
+}
+
+void Witness::check_end() const {
+  if (!pinned_.empty()) report_(fmt::format("{} reservations hold pages at the end", pinned_.size()));
+  if (!active_.empty()) report_(fmt::format("{} owned states at the end", active_.size()));
+  for (const auto& [attempt, count] : plans_) {
+    if (!producer_ends_.contains(attempt))
+      report_(fmt::format("attempt {} of {} was planned and has no terminal event", attempt.second,
+                          attempt.first.text()));
+  }
+  for (const auto& [handoff, held] : held_) {
+    if (held.ends != 1) report_(fmt::format("{} has {} terminal events", handoff.text(), held.ends));
+    if (held.reserved && !held.staging_released) report_("staging is held at the end");
+    if (held.reserved && !held.owned && !held.destination_released)
+      report_("a destination is held at the end");
+  }
+}
+
+}  // namespace isthmus::handoff::testing
