@@ -39,6 +39,19 @@ class CallState : public std::enable_shared_from_this<CallState> {
     }
   }
 
+  void rest() {
+    if (is_over_ || !line_) return;
+    is_resting_ = true;
+    timer_.reset();
+    line_->rest();
+  }
+
+  void go_on() {
+    if (is_over_ || !std::exchange(is_resting_, false)) return;
+    arm(limits_.piece_timeout, "the answer stopped");
+    line_->go_on();
+  }
+
   void cancel() {
     if (std::exchange(is_over_, true)) return;
     timer_.reset();
@@ -113,10 +126,11 @@ class CallState : public std::enable_shared_from_this<CallState> {
     if (!piece.empty() && events_.on_piece) events_.on_piece(piece);
     if (is_over_) return;
     if (reader_->done()) return succeed();
-    arm(limits_.piece_timeout, "the answer stopped");
+    if (!is_resting_) arm(limits_.piece_timeout, "the answer stopped");
   }
 
   void succeed() {
+    if (is_resting_) line_->go_on();  // Whoever has it next, or its end while it is idle, needs it read.
     const bool is_reusable =
         line_->is_open() && reader_->keep_alive() && line_->inbox.empty() && line_->is_written();
     if (is_reusable) {
@@ -160,6 +174,7 @@ class CallState : public std::enable_shared_from_this<CallState> {
   bool is_reused_ = false;
   bool is_head_told_ = false;
   bool is_over_ = false;
+  bool is_resting_ = false;
   std::unique_ptr<net::Connecting> connecting_;
   std::shared_ptr<Line> line_;
   std::unique_ptr<Reader> reader_;
@@ -170,6 +185,8 @@ class AsioCall final : public Call {
  public:
   explicit AsioCall(std::shared_ptr<CallState> state) : state_(std::move(state)) {}
   ~AsioCall() override { state_->cancel(); }
+  void rest() override { state_->rest(); }
+  void go_on() override { state_->go_on(); }
 
  private:
   std::shared_ptr<CallState> state_;
@@ -211,6 +228,12 @@ class Fetching final : public Call {
   ~Fetching() override {
     gathering_->done = nullptr;
     gathering_->call.reset();
+  }
+  void rest() override {
+    if (gathering_->call) gathering_->call->rest();
+  }
+  void go_on() override {
+    if (gathering_->call) gathering_->call->go_on();
   }
 
  private:

@@ -29,6 +29,11 @@ struct ClientEvents {
 class Call {
  public:
   virtual ~Call() = default;
+  // For a caller who can't take more pieces now: nothing is read until go_on(), so that the server's sends
+  // stall instead of our memory growing. At most one piece that has been read already still comes, from
+  // within no call of these. The time doesn't count as the server's, and its closing isn't seen meanwhile.
+  virtual void rest() = 0;
+  virtual void go_on() = 0;
 };
 
 struct ClientLimits {

@@ -25,8 +25,11 @@ void Line::write(std::string text) {
 }
 
 void Line::read() {
+  if (!is_open_ || is_resting_ || is_reading_) return;
+  is_reading_ = true;
   socket_.async_read_some(
       asio::buffer(chunk_), [self = shared_from_this()](const error_code& error, std::size_t bytes) {
+        self->is_reading_ = false;
         if (!self->is_open_) return;
         const std::shared_ptr<const User> user = self->user_;  // The callback may replace it.
         if (error) {
@@ -37,7 +40,7 @@ void Line::read() {
         }
         self->inbox.append(self->chunk_.data(), bytes);
         if (user && user->on_bytes) user->on_bytes();
-        if (self->is_open_) self->read();
+        self->read();
       });
 }
 

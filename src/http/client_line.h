@@ -14,7 +14,8 @@
 
 namespace isthmus::http {
 
-// A socket that is always read from, so that the server's closing it is seen even when it is idle.
+// A socket that is read from unless its user wants a rest, so that the server's closing it is seen even when
+// it is idle.
 class Line : public std::enable_shared_from_this<Line> {
  public:
   // Both on the loop's thread; `on_end` once, with the reason, unless close() came first.
@@ -31,6 +32,11 @@ class Line : public std::enable_shared_from_this<Line> {
   void write(std::string text);
   bool is_written() const { return writing_.empty(); }
   bool is_open() const { return is_open_; }
+  void rest() { is_resting_ = true; }
+  void go_on() {
+    is_resting_ = false;
+    read();
+  }
   void close();
 
   std::string inbox;  // Read and not taken yet.
@@ -39,7 +45,7 @@ class Line : public std::enable_shared_from_this<Line> {
   void read();
 
   net::Socket socket_;
-  bool is_open_ = true;
+  bool is_open_ = true, is_resting_ = false, is_reading_ = false;
   std::array<char, 65536> chunk_{};
   std::string writing_;
   std::shared_ptr<const User> user_;

@@ -311,5 +311,76 @@ TEST_F(BytesTest, GarbageIsMalformedAndShortAnswersAreUnavailable) {
             Code::kExhausted);
 }
 
+// A server that streams as fast as it is read, 24 MiB in all: far more than sockets hold.
+class RestingClientTest : public ClientTest {
+ protected:
+  static constexpr std::size_t kPiece = std::size_t{64} << 10;
+  static constexpr std::size_t kTotal = std::size_t{24} << 20;
+
+  void handle(std::shared_ptr<Exchange> exchange) override {
+    if (exchange->request().path != "/flood") return ClientTest::handle(std::move(exchange));
+    exchange->begin({.status = 200, .headers = {}, .body = {}});
+    flood(exchange);
+  }
+  void flood(const std::shared_ptr<Exchange>& exchange) {
+    while (sent_ < kTotal && exchange->buffered() < 4 * kPiece) {
+      exchange->write(std::string(kPiece, 'x'));
+      sent_ += kPiece;
+    }
+    if (sent_ == kTotal) return exchange->end();
+    exchange->on_drained(kPiece, [this, exchange] { flood(exchange); });
+  }
+  // Whatever could move has moved once these are answered.
+  void let_others_pass() {
+    for (int i = 0; i < 200; ++i) {
+      ASSERT_TRUE(
+          get(server_->endpoint(), {.method = "GET", .path = "/x", .query = {}, .headers = {}, .body = {}})
+              .ok());
+    }
+  }
+  std::size_t sent_ = 0;
+};
+
+TEST_F(RestingClientTest, ACallThatRestsReadsNothingUntilItGoesOn) {
+  std::size_t received = 0;
+  std::optional<Status> done;
+  std::unique_ptr<Call> call;
+  call = client_->call(server_->endpoint(),
+                       {.method = "GET", .path = "/flood", .query = {}, .headers = {}, .body = {}},
+                       {.on_piece =
+                            [&](std::string_view piece) {
+                              if (received == 0) call->rest();
+                              received += piece.size();
+                            },
+                        .on_done = [&](Status status) { done = std::move(status); }});
+  ASSERT_TRUE(until([&] { return received > 0; }));
+  let_others_pass();
+  EXPECT_LE(received, 2 * kPiece);
+  EXPECT_LT(sent_, kTotal) << "the server's sends stall";
+  EXPECT_FALSE(done.has_value());
+  call->go_on();
+  ASSERT_TRUE(until([&] { return done.has_value(); }));
+  EXPECT_TRUE(done->ok());
+  EXPECT_EQ(received, kTotal);
+  let_others_pass();
+}
+
+TEST_F(RestingClientTest, ACallThatRestsMayBeGivenUp) {
+  bool has_piece = false;
+  std::unique_ptr<Call> call;
+  call = client_->call(server_->endpoint(),
+                       {.method = "GET", .path = "/flood", .query = {}, .headers = {}, .body = {}},
+                       {.on_piece =
+                            [&](std::string_view) {
+                              has_piece = true;
+                              call->rest();
+                            },
+                        .on_done = [](const Status&) { ADD_FAILURE(); }});
+  ASSERT_TRUE(until([&] { return has_piece; }));
+  call.reset();
+  let_others_pass();
+  EXPECT_LT(sent_, kTotal);
+}
+
 }  // namespace
 }  // namespace isthmus::http

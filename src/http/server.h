@@ -36,6 +36,11 @@ class Exchange {
   virtual void begin(Response head) = 0;
   virtual void write(std::string piece) = 0;
   virtual void end() = 0;
+  // Bytes written and not taken by the client's connection yet; 0 once the client is gone.
+  virtual std::size_t buffered() const = 0;
+  // Called once, by the loop, as soon as at most `bytes` are buffered; never after the answer is complete or
+  // the client gone. Replaces the one given before.
+  virtual void on_drained(std::size_t bytes, std::function<void()> work) = 0;
   // Called once, by the loop, if the client goes away (or reads too slowly) before the answer is complete
   // (or went before this call). Replaces the one given before. Not called for the server's own destruction.
   virtual void on_disconnect(std::function<void()> work) = 0;

@@ -63,6 +63,10 @@ class ServerExchange final : public Exchange {
   void on_disconnect(std::function<void()> work) override {
     if (stage_ != Stage::kDone) connection_->on_disconnect(number_, std::move(work));
   }
+  std::size_t buffered() const override { return connected() ? connection_->buffered() : 0; }
+  void on_drained(std::size_t bytes, std::function<void()> work) override {
+    if (connected()) connection_->on_drained(bytes, std::move(work));
+  }
   bool connected() const override { return connection_->is_current(number_); }
 
  private:
@@ -217,6 +221,7 @@ void ServerConnection::finish_answer() {
   is_chunked_ = false;
   ++request_;  // The exchange has no say from here on.
   on_disconnect_ = nullptr;
+  on_drained_ = nullptr;
 }
 
 void ServerConnection::enqueue(std::string text) {
@@ -245,6 +250,7 @@ void ServerConnection::on_flushed(std::size_t bytes) {
   write_timer_.reset();
   out_bytes_ -= bytes;
   writing_.clear();
+  tell_drained();
   if (!outbox_.empty()) return flush();
   if (!is_answered_ || phase_ == Phase::kReading) return;
   // The next request waits for this, so that pipelined requests can't pile up answers.
@@ -273,6 +279,7 @@ void ServerConnection::close() {
   timer_.reset();
   write_timer_.reset();
   on_disconnect_ = nullptr;
+  on_drained_ = nullptr;
   error_code ignored;
   socket_.close(ignored);
   if (const std::shared_ptr<ServerState> server = server_.lock()) server->connections.erase(self);
@@ -284,6 +291,19 @@ void ServerConnection::on_disconnect(std::uint64_t request, std::function<void()
   } else {
     loop_.post(std::move(work));
   }
+}
+
+void ServerConnection::on_drained(std::size_t bytes, std::function<void()> work) {
+  drained_at_bytes_ = bytes;
+  on_drained_ = std::move(work);
+  tell_drained();
+}
+
+void ServerConnection::tell_drained() {
+  if (!on_drained_ || out_bytes_ > drained_at_bytes_) return;
+  loop_.post([self = shared_from_this(), request = request_, tell = std::exchange(on_drained_, nullptr)] {
+    if (self->is_current(request)) tell();
+  });
 }
 
 void ServerConnection::close_if_idle() {

@@ -50,6 +50,8 @@ class ServerConnection : public std::enable_shared_from_this<ServerConnection> {
   void begin(const Response& head);
   void write(std::string piece);
   void end();
+  std::size_t buffered() const { return out_bytes_; }
+  void on_drained(std::size_t bytes, std::function<void()> work);
   // Closes and tells on_disconnect by the loop, not from within this call.
   void abandon();
   // If the peer is gone already, `work` is posted.
@@ -95,7 +97,10 @@ class ServerConnection : public std::enable_shared_from_this<ServerConnection> {
   bool is_version_1_0_ = false;
   bool has_continued_ = false;
   bool is_answered_ = false;
-  std::function<void()> on_disconnect_;
+  void tell_drained();
+
+  std::function<void()> on_disconnect_, on_drained_;
+  std::size_t drained_at_bytes_ = 0;
   std::unique_ptr<net::Loop::Timer> timer_;        // For the request to arrive, and for lingering.
   std::unique_ptr<net::Loop::Timer> write_timer_;  // For the peer to take a write.
 };

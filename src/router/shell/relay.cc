@@ -15,6 +15,11 @@
 namespace isthmus::router::shell {
 namespace {
 
+// Of a stream and per client: beyond the first the worker's stream rests until no more than the second is
+// left.
+constexpr std::size_t kClientBufferMax = std::size_t{128} << 10;
+constexpr std::size_t kClientBufferLow = std::size_t{32} << 10;
+
 constexpr std::string_view kRequestId = "X-Request-Id";
 
 // A pair asked for one request is retried fewer times than this, so that names of requests with one id stay
@@ -126,9 +131,14 @@ void Relay::decode_head(int status, const http::Headers& headers) {
 
 void Relay::decode_piece(std::uint32_t attempt, std::string_view piece) {
   if (!streams_) {
-    // Bounded by the client's body_bytes_max.
-    decode_answer_.body += piece;
-    return;
+    const std::uint64_t bytes_max = client_.limits().body_bytes_max;
+    if (decode_answer_.body.size() + piece.size() <= bytes_max) {
+      decode_answer_.body += piece;
+      return;
+    }
+    return fail(core::Leg::kDecode, attempt,
+                {Code::kUnavailable,
+                 fmt::format("worker {}: its answer is longer than {} bytes", decode_worker_, bytes_max)});
   }
   if (piece.empty()) return;
   // Nothing is shown to the client before the first token, so that another worker may still take over.
@@ -138,6 +148,12 @@ void Relay::decode_piece(std::uint32_t attempt, std::string_view piece) {
     note_first_token(attempt);
   }
   setup_.exchange->write(std::string(piece));
+  if (setup_.exchange->buffered() <= kClientBufferMax) return;
+  // A slow client slows its worker's stream, not our memory.
+  decode_call_->rest();
+  setup_.exchange->on_drained(kClientBufferLow, [this] {
+    if (decode_call_) decode_call_->go_on();
+  });
 }
 
 void Relay::note_first_token(std::uint32_t attempt) {

@@ -368,5 +368,53 @@ TEST(RouterStart, RefusesAFleetWithoutWorkers) {
   EXPECT_EQ(Router::start(loop, std::move(options), metrics).code(), Code::kInvalidArgument);
 }
 
+TEST_F(RouterTest, ASlowClientSlowsItsWorkerAndLosesNothing) {
+  constexpr std::size_t kPiece = std::size_t{64} << 10;
+  constexpr std::size_t kTotal = std::size_t{24} << 20;  // Far more than sockets hold.
+  start("p1:prefill d1:decode");
+  std::size_t sent = 0;
+  std::function<void(std::shared_ptr<http::Exchange>)> flood =
+      [&](const std::shared_ptr<http::Exchange>& exchange) {
+        while (sent < kTotal && exchange->buffered() < 4 * kPiece) {
+          exchange->write(std::string(kPiece, 'x'));
+          sent += kPiece;
+        }
+        if (sent == kTotal) return exchange->end();
+        exchange->on_drained(kPiece, [&, exchange] { flood(exchange); });
+      };
+  fake("d1").script({[&](const std::shared_ptr<http::Exchange>& exchange) {
+    exchange->begin({200, {{"Content-Type", "text/event-stream"}}, ""});
+    flood(exchange);
+  }});
+  std::size_t received = 0;
+  std::optional<Status> done;
+  std::unique_ptr<http::Call> call;
+  call = client_->call(router_->endpoint(), post(R"({"prompt":"hi","stream":true})"),
+                       {.on_piece =
+                            [&](std::string_view piece) {
+                              if (received == 0) call->rest();
+                              received += piece.size();
+                            },
+                        .on_done = [&](Status status) { done = std::move(status); }});
+  wait([&] { return received > 0; });
+  for (int i = 0; i < 200; ++i) EXPECT_EQ(get("/health").status, 200);
+  EXPECT_LT(sent, kTotal) << "the worker's sends stall";
+  EXPECT_EQ(fake("d1").disconnects, 0u);
+  call->go_on();
+  wait([&] { return done.has_value(); });
+  EXPECT_TRUE(done->ok()) << done->error().text();
+  EXPECT_EQ(received, kTotal);
+  expect_idle();
+}
+
+TEST_F(RouterTest, AnAnswerWithoutEndIsCutAtTheBound) {
+  start("p1:prefill d1:decode");
+  fake("d1").script({FakeWorker::text(std::string(17 << 20, 'x'))});
+  const Got got = ask(post(R"({"prompt":"hi"})"));
+  EXPECT_EQ(got.status, 503) << got.body.substr(0, 200);
+  EXPECT_THAT(got.body, HasSubstr("its answer is longer than"));
+  expect_idle();
+}
+
 }  // namespace
 }  // namespace isthmus::router::shell
