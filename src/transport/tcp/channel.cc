@@ -19,6 +19,8 @@ constexpr std::size_t kQueueCopiedBytesMax = std::size_t{4} << 20;
 // Frames that leave together in one vectored write: enough to spare small ones a system call each.
 constexpr std::size_t kBatchFramesMax = 16;
 constexpr std::size_t kBatchBytesMax = std::size_t{256} << 10;
+// Control frames are read in steps; nearly all take one.
+constexpr std::size_t kControlStepBytes = std::size_t{16} << 10;
 
 struct Outgoing {
   std::array<std::byte, kHeaderBytes> header;
@@ -107,8 +109,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     frame_ = *header;
     switch (frame_.type) {
       case FrameType::kControl:
-        control_.resize(frame_.length);
-        return read(control_, &Connection::on_control);
+        control_.clear();
+        return read_control();
       case FrameType::kData:
         immediate_.resize(frame_.immediate_bytes);
         return read(immediate_, &Connection::on_immediate);
@@ -117,7 +119,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
   }
 
-  void on_control() { deliver(events_->on_control, std::exchange(control_, {})); }
+  // Memory grows with what has come, not with what was announced: anyone may connect and announce.
+  void read_control() {
+    const std::size_t have = control_.size();
+    control_.resize(std::min<std::size_t>(frame_.length, have + kControlStepBytes));
+    read(std::span(control_).subspan(have), &Connection::on_control);
+  }
+
+  void on_control() {
+    if (control_.size() < frame_.length) return read_control();
+    deliver(events_->on_control, std::exchange(control_, {}));
+  }
 
   void on_immediate() {
     const auto events = events_;  // The callback may replace them.
