@@ -10,6 +10,7 @@
 #include <initializer_list>
 #include <set>
 
+#include "fleet/check.h"
 #include "fleet/fleet.h"
 #include "fleet/suggest.h"
 #include "fleet/text_file.h"
@@ -358,7 +359,26 @@ Result<Fleet> fleet_of(const Value& root, const std::string& folder) {
   return fleet;
 }
 
+// Parents before their values. Only what parse_fleet() has taken comes here, which is not deep.
+void note_lines(const YAML::Node& node, const std::string& path,
+                std::vector<std::pair<std::string, int>>& lines) {
+  lines.emplace_back(path, node.Mark().line + 1);
+  if (node.IsMap()) {
+    for (const auto& entry : node) {
+      const std::string& key = entry.first.Scalar();
+      note_lines(entry.second, path.empty() ? key : fmt::format("{}.{}", path, key), lines);
+    }
+  } else if (node.IsSequence()) {
+    for (std::size_t i = 0; i < node.size(); ++i) note_lines(node[i], fmt::format("{}[{}]", path, i), lines);
+  }
+}
+
 }  // namespace
+
+Source::Source(std::string_view text) {
+  const auto root = yaml_of(text, "");
+  if (root.ok()) note_lines(*root, "", lines_);
+}
 
 Result<Fleet> parse_fleet(std::string_view text, const std::string& folder, std::string_view origin) {
   ISTHMUS_TRY(const YAML::Node root, yaml_of(text, origin));

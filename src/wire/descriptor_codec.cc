@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every field of a descriptor, to and from its message.
+#include "wire/descriptor_codec.h"
+
 #include <fmt/format.h>
 
 #include "wire/proto_fields.h"
@@ -215,6 +217,25 @@ Result<kv::Descriptor> read_descriptor(const v1::Descriptor& in) {
   }
   ISTHMUS_TRY(check_bounds(descriptor, Code::kMalformed));
   return descriptor;
+}
+
+Result<std::vector<std::byte>> encode_descriptor(const kv::Descriptor& descriptor) {
+  ISTHMUS_TRY(check_bounds(descriptor, Code::kInvalidArgument));
+  v1::Descriptor message;
+  write_descriptor(descriptor, message);
+  std::vector<std::byte> bytes(message.ByteSizeLong());
+  if (!message.SerializeToArray(bytes.data(), static_cast<int>(bytes.size())))
+    return Error{Code::kInternal, "a descriptor can't be serialised"};
+  return bytes;
+}
+
+Result<kv::Descriptor> decode_descriptor(std::span<const std::byte> bytes) {
+  if (bytes.size() > kFrameBytesMax)
+    return malformed_field("descriptor", fmt::format("{} bytes, at most {}", bytes.size(), kFrameBytesMax));
+  v1::Descriptor message;
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
+    return malformed_field("descriptor", "not of this schema");
+  return read_descriptor(message);
 }
 
 }  // namespace isthmus::wire

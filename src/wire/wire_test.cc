@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "isthmus/v1/handoff.pb.h"
 #include "wire/chunk_header.h"
+#include "wire/descriptor_codec.h"
 #include "wire/frames.h"
 #include "wire/ticket.h"
 
@@ -128,6 +129,17 @@ std::string hex(std::span<const std::byte> bytes) {
 }
 
 // --- Frames
+
+TEST(DescriptorCodec, GivesBackEveryField) {
+  const kv::Descriptor descriptor = full_descriptor();
+  const auto bytes = encode_descriptor(descriptor);
+  ASSERT_TRUE(bytes.ok());
+  const auto decoded = decode_descriptor(*bytes);
+  ASSERT_TRUE(decoded.ok()) << decoded.error().text();
+  EXPECT_TRUE(kv::diff(*decoded, descriptor).empty());
+  EXPECT_EQ(decode_descriptor(std::span(*bytes).first(bytes->size() / 2)).code(), Code::kMalformed);
+  EXPECT_EQ(decode_descriptor(std::vector<std::byte>(kFrameBytesMax + 1)).code(), Code::kMalformed);
+}
 
 TEST(Frames, EachKindComesBackAsItWas) {
   const std::vector<Frame> frames = all_frames();

@@ -77,6 +77,11 @@ EngineLoopStats EngineLoop::stats() const {
   return stats_;
 }
 
+std::vector<SequenceView> EngineLoop::sequences() const {
+  const std::lock_guard lock(mutex_);
+  return sequences_;
+}
+
 Result<JobId> EngineLoop::admit(Job job, std::shared_ptr<Task> task, bool needs_room) {
   ISTHMUS_CHECK(!job.prompt.empty() && job.tokens_max > 0);
   const std::uint64_t room = job.prompt.size() + (task->kind == Kind::kPrefill ? 0 : job.tokens_max);
@@ -388,6 +393,13 @@ void EngineLoop::remember_stats() {
   counted_.jobs_waiting = static_cast<std::uint32_t>(waiting_.size());
   const std::lock_guard lock(mutex_);
   stats_ = counted_;
+  sequences_.clear();
+  for (const auto& [id, task] : tasks_) {
+    const std::string_view kind = task->kind == Kind::kGenerate  ? "generate"
+                                  : task->kind == Kind::kPrefill ? "prefill"
+                                                                 : "resume";
+    sequences_.push_back({id, kind, task->job.prompt.size(), task->computed, task->generated.size()});
+  }
 }
 
 }  // namespace isthmus::worker

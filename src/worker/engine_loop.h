@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -69,6 +70,13 @@ struct EngineLoopStats {
   std::uint32_t jobs_running = 0, jobs_waiting = 0;
 };
 
+// A job in the engine, for people.
+struct SequenceView {
+  JobId job = 0;
+  std::string_view kind;  // "generate", "prefill" (for a consumer), "resume" (of a state handed over)
+  std::uint64_t prompt = 0, computed = 0, generated = 0;  // Tokens.
+};
+
 class EngineLoop {
  public:
   // `is_end`: end-of-generation tokens. `events` must outlive this; destroy it on that loop's thread.
@@ -79,6 +87,7 @@ class EngineLoop {
   const engine::EngineInfo& info() const { return info_; }
   const kv::Descriptor& descriptor() const { return descriptor_; }
   EngineLoopStats stats() const;
+  std::vector<SequenceView> sequences() const;  // Of running jobs, as after the last step.
 
   // All of these: net loop's thread. exhausted when jobs_max are in; invalid_argument if the context is too
   // small.
@@ -139,6 +148,7 @@ class EngineLoop {
   std::condition_variable wake_;
   std::deque<std::function<void()>> commands_;
   EngineLoopStats stats_;
+  std::vector<SequenceView> sequences_;
   bool stopping_ = false;
   std::thread thread_;
 };

@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "http/openai_error.h"
+#include "wire/descriptor_codec.h"
 #include "worker/generation.h"
 
 namespace isthmus::worker {
@@ -60,10 +62,12 @@ void Service::handle(const std::shared_ptr<http::Exchange>& exchange) {
     return exchange->send(json_response(json::object({{"status", "ok"}})));
   if (is_get && request.path == "/ready") return exchange->send(ready());
   if (is_get && request.path == "/metrics") return exchange->send(metrics());
+  if (is_get && request.path == "/state") return exchange->send(state());
   if (is_get && request.path == "/isthmus/descriptor") {
     return exchange->send(
         {.headers = {{"Content-Type", "text/plain"}}, .body = engine_.descriptor().canonical_text()});
   }
+  if (is_get && request.path == "/isthmus/descriptor.pb") return exchange->send(descriptor_bytes());
   refuse(*exchange, no_route(request));
 }
 
@@ -90,6 +94,14 @@ http::Response Service::ready() const {
                                      {"agent", endpoints()},
                                      {"incarnation", agent_.incarnation().hex()},
                                      {"descriptor", engine_.descriptor().digest().hex()}}));
+}
+
+http::Response Service::descriptor_bytes() const {
+  const auto bytes = wire::encode_descriptor(engine_.descriptor());
+  if (!bytes.ok()) return http::error_response(bytes.error());
+  return {.status = 200,
+          .headers = {{"Content-Type", "application/x-protobuf"}},
+          .body = std::string(text_of(*bytes))};
 }
 
 void Service::refuse(http::Exchange& exchange, const Error& error, const std::string& field) {

@@ -22,6 +22,7 @@ namespace isthmus::worker {
 enum class Role : std::uint8_t { kPrefill, kDecode, kBoth };
 
 struct ServiceOptions {
+  std::string name{};  // The agent's; Worker::start() fills it in.
   std::string served_model;
   Role role = Role::kBoth;
   Duration request_timeout = std::chrono::seconds(120);
@@ -62,6 +63,8 @@ class Service {
   http::Response models() const;
   json::Value endpoints() const;
   http::Response ready() const;
+  http::Response state() const;
+  http::Response descriptor_bytes() const;
   http::Response metrics();
   handoff::Amount amount_of(std::uint64_t tokens) const;
   AnswerWriter writer_of(const Prepared& prepared) const;

@@ -38,6 +38,7 @@ Result<std::unique_ptr<Worker>> Worker::start(net::Loop& loop, WorkerParts parts
     transports.push_back(transport.get());
     worker->transports_.push_back(std::move(transport));
   }
+  parts.service.name = parts.agent.name;
   if (parts.agent.capacity.kv.bytes == 0) parts.agent.capacity = capacity_of(*parts.engine);
   ISTHMUS_TRY(worker->agent_, handoff::make_agent(loop, std::move(transports), parts.engine->descriptor(),
                                                   std::move(parts.agent), worker->metrics_));
@@ -49,7 +50,7 @@ Result<std::unique_ptr<Worker>> Worker::start(net::Loop& loop, WorkerParts parts
   worker->service_ = std::make_unique<Service>(*worker->engine_, *worker->agent_, tokenizer, worker->metrics_,
                                                std::move(parts.service));
   ISTHMUS_TRY(worker->server_,
-              http::serve(loop, parts.listen, {},
+              http::serve(loop, parts.listen, parts.http,
                           [service = worker->service_.get()](std::shared_ptr<http::Exchange> exchange) {
                             service->handle(exchange);
                           }));

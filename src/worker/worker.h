@@ -25,6 +25,7 @@ struct WorkerParts {
   std::unique_ptr<engine::Engine> engine;
   std::shared_ptr<const engine::Tokenizer> tokenizer;
   net::Endpoint listen;
+  http::ServerLimits http{};
   ServiceOptions service;
   EngineLoopLimits engine_limits;
   std::vector<std::string> transports = {"shm", "tcp"};  // In order of preference.

@@ -110,6 +110,7 @@ void Duo::start(Node& node) {
   worker::WorkerParts parts{.engine = support::tap(support::make_fake_engine(node.engine), std::move(tap)),
                             .tokenizer = node.tokenizer,
                             .listen = node.http,
+                            .http = node.http_limits,
                             .service = {.served_model = kModel, .request_timeout = node.request_timeout},
                             .engine_limits = node.limits,
                             .transports = node.transports,

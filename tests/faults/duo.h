@@ -16,6 +16,7 @@
 #include "handoff/core/protocol.h"
 #include "http/client.h"
 #include "http/json.h"
+#include "http/server.h"
 #include "net/loop.h"
 #include "support/fake_engine.h"
 #include "support/step_gate.h"
@@ -41,6 +42,7 @@ struct Node {
   net::Endpoint http{"127.0.0.1", 0};
   std::string agent = "127.0.0.1:0";  // Over tcp.
   std::vector<std::string> transports = {"shm", "tcp"};
+  http::ServerLimits http_limits;
   support::StepGate gate;  // Each step of the engine passes it.
   std::unique_ptr<worker::Worker> worker;
 };

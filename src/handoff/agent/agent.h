@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "base/time.h"
 #include "engine/api/engine.h"
+#include "handoff/agent/snapshot.h"
 #include "handoff/core/ledger.h"
 #include "handoff/core/protocol.h"
 #include "handoff/core/states.h"
@@ -93,6 +94,8 @@ class Agent {
   virtual std::vector<std::string> endpoints() const = 0;
   virtual Id128 incarnation() const = 0;
   virtual const Ledger& ledger() const = 0;
+  // At most `count_max` of each kind.
+  virtual AgentSnapshot snapshot(std::size_t count_max) const = 0;
   // Memory of sequences that didn't come by a handoff: kActive until free_memory(). exhausted as
   // Ledger::grant().
   virtual Result<GrantId> take_memory(Amount amount, Instant expected_end) = 0;

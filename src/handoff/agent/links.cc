@@ -41,9 +41,11 @@ Links::~Links() {
 Status Links::listen(const std::string& address) {
   Error last{Code::kUnsupported, "an agent needs a transport"};
   for (transport::Transport* transport : transports_) {
-    auto made = transport->listen(
-        transport->capabilities().same_host_only ? "" : address,
-        [this](std::unique_ptr<transport::Channel> channel) { accept(std::move(channel)); });
+    auto made =
+        transport->listen(transport->capabilities().same_host_only ? "" : address,
+                          [this, name = transport->name()](std::unique_ptr<transport::Channel> channel) {
+                            accept(std::move(channel), name);
+                          });
     if (made.ok()) {
       endpoints_.push_back(fmt::format("{}://{}", transport->name(), (*made)->endpoint()));
       acceptors_.push_back(*std::move(made));
@@ -92,7 +94,7 @@ Links::Link* Links::find(SessionId id) {
 
 // --- Accepting.
 
-void Links::accept(std::unique_ptr<transport::Channel> channel) {
+void Links::accept(std::unique_ptr<transport::Channel> channel, std::string_view transport) {
   if (links_.size() + unbound_.size() >= options_.sessions_max) {
     if (on_refused) on_refused({Code::kExhausted, "too many sessions"});
     return bury(std::move(channel));
@@ -100,6 +102,7 @@ void Links::accept(std::unique_ptr<transport::Channel> channel) {
   const std::uint64_t id = next_id_++;
   Unbound& unbound = unbound_[id];
   unbound.channel = std::move(channel);
+  unbound.transport = transport;
   unbound.deadline = loop_.after(options_.handshake_max, [this, id] {
     bury(std::move(unbound_.at(id).channel));
     unbound_.erase(id);
@@ -122,10 +125,11 @@ void Links::first_frame(std::uint64_t unbound, const std::vector<std::byte>& byt
   const auto at = unbound_.find(unbound);
   if (at == unbound_.end()) return;
   std::unique_ptr<transport::Channel> channel = std::move(at->second.channel);
+  const std::string_view transport = at->second.transport;
   unbound_.erase(at);
   const Result<wire::Frame> frame = wire::decode(bytes);
   if (frame.ok() && std::holds_alternative<wire::Hello>(*frame))
-    return accept_session(std::move(channel), bytes);
+    return accept_session(std::move(channel), transport, bytes);
   if (frame.ok() && std::holds_alternative<wire::DataHello>(*frame)) {
     return accept_data(std::move(channel), std::get<wire::DataHello>(*frame));
   }
@@ -135,9 +139,11 @@ void Links::first_frame(std::uint64_t unbound, const std::vector<std::byte>& byt
   bury(std::move(channel));
 }
 
-void Links::accept_session(std::unique_ptr<transport::Channel> channel, const std::vector<std::byte>& hello) {
+void Links::accept_session(std::unique_ptr<transport::Channel> channel, std::string_view transport,
+                           const std::vector<std::byte>& hello) {
   auto link = std::make_unique<Link>();
   link->id = next_id_++;
+  link->transport = transport;
   link->control = std::move(channel);
   Link& kept = *link;
   links_[kept.id] = std::move(link);
@@ -185,6 +191,7 @@ void Links::connect(const Way& way, const std::string& expected,
   Link& link = *made;
   link.id = next_id_++;
   link.way = way;
+  link.transport = way.transport->name();
   link.waiting.push_back(std::move(done));
   links_[link.id] = std::move(made);
   dialed_[way.endpoint] = link.id;
@@ -250,6 +257,11 @@ void Links::established(Link& link) {
   if (!up.ok()) return close(id, up);
   Link* kept = find(id);
   if (kept != nullptr && kept->way.transport != nullptr) dial_data(*kept);
+}
+
+std::string_view Links::transport(SessionId session) const {
+  const auto found = links_.find(session);
+  return found == links_.end() ? std::string_view() : found->second->transport;
 }
 
 Status Links::send(SessionId session, const wire::Frame& frame) {

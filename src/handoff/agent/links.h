@@ -68,6 +68,7 @@ class Links {
   // or dialed. `done` is called once. Errors: unavailable, deadline_exceeded, exhausted, the transport's or
   // the handshake's.
   void connect(const Way& way, const std::string& expected, std::function<void(Result<SessionId>)> done);
+  std::string_view transport(SessionId session) const;  // Its name; "" if the session is gone.
   Status send(SessionId session, const wire::Frame& frame);
   // Null if it is gone.
   transport::Channel* data(ChannelId channel);
@@ -83,6 +84,7 @@ class Links {
   struct Link {
     SessionId id = 0;
     Way way;  // Dialed; no transport if accepted.
+    std::string_view transport;
     std::unique_ptr<transport::Pending> dialing;
     std::unique_ptr<transport::Channel> control;
     std::optional<Session> session;
@@ -98,11 +100,13 @@ class Links {
   struct Unbound {
     std::unique_ptr<transport::Channel> channel;
     std::unique_ptr<net::Loop::Timer> deadline;
+    std::string_view transport;
   };
 
-  void accept(std::unique_ptr<transport::Channel> channel);
+  void accept(std::unique_ptr<transport::Channel> channel, std::string_view transport);
   void first_frame(std::uint64_t unbound, const std::vector<std::byte>& frame);
-  void accept_session(std::unique_ptr<transport::Channel> channel, const std::vector<std::byte>& hello);
+  void accept_session(std::unique_ptr<transport::Channel> channel, std::string_view transport,
+                      const std::vector<std::byte>& hello);
   void accept_data(std::unique_ptr<transport::Channel> channel, const wire::DataHello& hello);
   void start_session(Link& link, SessionRole role, const std::string& expected);
   void control_frame(SessionId id, const std::vector<std::byte>& frame);

@@ -38,7 +38,9 @@ Result<Offered> Shell::offer(const Offer& offer, std::function<void(const Ending
                    .policy = options_.policy,
                    .pinned = offer.pinned};
   Result<std::string> ticket = Error{Code::kInternal, "not asked"};
-  held_[spec.id].ended = std::move(ended);
+  Held& held = held_[spec.id];
+  held.ended = std::move(ended);
+  held.offered_at = now();
   produce([&](ProducerActions& out) {
     ticket = producer_.admitted(spec, now(), out);
     if (ticket.ok() && options_.on_state) options_.on_state(ProducerState::kPinned);

@@ -40,6 +40,7 @@ class Shell final : public Agent {
   std::vector<std::string> endpoints() const override { return links_->endpoints(); }
   Id128 incarnation() const override { return incarnation_; }
   const Ledger& ledger() const override { return ledger_; }
+  AgentSnapshot snapshot(std::size_t count_max) const override;
   Result<GrantId> take_memory(Amount amount, Instant expected_end) override {
     return ledger_.grant(Category::kActive, amount, expected_end);
   }
@@ -59,6 +60,7 @@ class Shell final : public Agent {
     std::vector<std::pair<kv::TokenRange, std::shared_ptr<const engine::ExportedKv>>> memory;
     std::function<void(const Ending&)> ended;
     Ending ending;
+    Instant offered_at;
   };
   struct Outgoing {
     std::shared_ptr<const transform::Plan> plan;
@@ -168,6 +170,8 @@ class Shell final : public Agent {
   std::shared_ptr<Incoming> find(const wire::HandoffId& handoff) const;
   Ending ending_of(const Incoming& incoming, TerminalKind kind, const Status& why) const;
   void forget_if_over(const Incoming& incoming);
+  HandoffSnapshot snapshot_of(const ReservationView& view, Instant at) const;
+  HandoffSnapshot snapshot_of(const Incoming& incoming, Instant at) const;
 
   void count_end(const char* side, TerminalKind kind);
   void count_stage(const char* stage, Duration took);
