@@ -30,6 +30,7 @@ constexpr const char* kExitCodes =
     "  4  probe failed: an engine's KV isn't what its descriptor says; it refuses to serve\n"
     "  5  kv explain: the two storages may not share a state\n"
     "  6  bench --check: a figure misses its bar, or a case failed\n"
+    "  7  fleet check: the file has errors\n"
     "\n"
     "isthmus COMMAND --help says more and gives examples.";
 
@@ -80,6 +81,29 @@ constexpr const char* kBenchExamples =
     "  isthmus bench handoff --case u8 --case empty --runs 15      some cases, more repetitions\n"
     "  isthmus bench transform --size 64 --json                    one JSON object a line\n"
     "  isthmus bench handoff --check                               exit code 6 if a bar is missed";
+
+constexpr const char* kFleetCheckExamples =
+    "Says what is wrong (errors) or doubtful (warnings) with line, field and what to do. Exit code 0 "
+    "without\n"
+    "errors, 7 with errors, 3 if the file can't be read.\n"
+    "\n"
+    "Examples:\n"
+    "  isthmus fleet check fleet.yaml\n"
+    "  isthmus fleet check fleet.yaml --live         asks each worker: is it there, and which pairs may hand "
+    "over?\n"
+    "  isthmus fleet check fleet.yaml --live --json  one JSON object";
+
+constexpr const char* kInspectExamples =
+    "Examples:\n"
+    "  isthmus kv inspect http://127.0.0.1:8002\n"
+    "  isthmus kv inspect http://127.0.0.1:8002 --json      the worker's GET /state as it is (spec/state.md)";
+
+constexpr const char* kTopExamples =
+    "Examples:\n"
+    "  isthmus top --fleet fleet.yaml --router http://127.0.0.1:8000\n"
+    "  isthmus top http://127.0.0.1:8001 http://127.0.0.1:8002\n"
+    "  isthmus top --fleet fleet.yaml --once                one picture, after one interval\n"
+    "  isthmus top --fleet fleet.yaml --json                one JSON object an interval";
 
 // Texts as typed, before they are checked.
 struct Texts {
@@ -221,6 +245,31 @@ void add_bench(CLI::App& app, BenchCommand& bench, Texts& texts) {
   app.footer(kBenchExamples);
 }
 
+void add_fleet_check(CLI::App& app, FleetCheckCommand& check) {
+  app.add_option("FILE", check.fleet_file, "Fleet file")->required();
+  app.add_flag("--live", check.live, "Ask the workers too");
+  app.add_flag("--json", check.json, "One JSON object");
+  app.footer(kFleetCheckExamples);
+}
+
+void add_inspect(CLI::App& app, InspectCommand& inspect) {
+  app.add_option("URL", inspect.url, "Of a worker: http://HOST:PORT")->required();
+  app.add_flag("--json", inspect.json, "One JSON object");
+  app.footer(kInspectExamples);
+}
+
+void add_top(CLI::App& app, TopCommand& top) {
+  app.add_option("URL", top.urls, "Workers: http://HOST:PORT ...");
+  app.add_option("--fleet", top.fleet_file, "Fleet file: its workers")->type_name("FILE");
+  app.add_option("--router", top.router_url, "Its queue is shown too")->type_name("URL");
+  app.add_option("--interval", top.interval_ms, "Between two pictures, milliseconds")
+      ->check(CLI::Range(100, 600'000))
+      ->capture_default_str();
+  app.add_flag("--once", top.once, "One picture");
+  app.add_flag("--json", top.json, "JSON instead of a picture");
+  app.footer(kTopExamples);
+}
+
 Parsed usage_error(std::string_view command, std::string_view text) {
   return {{}, kExitUsage, fmt::format("isthmus {}: {}\nTry: isthmus {} --help\n", command, text, command)};
 }
@@ -255,6 +304,12 @@ Parsed checked_worker(WorkerCommand worker) {
   return {std::move(worker), kExitOk, ""};
 }
 
+Parsed checked_top(TopCommand top) {
+  if (top.fleet_file.empty() && top.urls.empty())
+    return usage_error("top", "name a fleet file with --fleet, or workers by URL");
+  return {std::move(top), kExitOk, ""};
+}
+
 // CLI11 reports by exceptions, help and version included.
 Parsed parse_with(CLI::App& app, const std::vector<std::string>& arguments) {
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // As CLI11 wants it.
@@ -280,6 +335,9 @@ Parsed parse(const std::vector<std::string>& arguments) {
   WorkerCommand worker;
   ExplainCommand explain;
   BenchCommand bench;
+  FleetCheckCommand check;
+  InspectCommand inspect;
+  TopCommand top;
   Texts texts;
   CLI::App* up_app =
       app.add_subcommand("up", "Start prefill worker, decode worker and router on this machine");
@@ -293,6 +351,15 @@ Parsed parse(const std::vector<std::string>& arguments) {
   CLI::App* explain_app =
       kv_app->add_subcommand("explain", "May two storages share a state, and what changes?");
   add_explain(*explain_app, explain, texts);
+  CLI::App* inspect_app = kv_app->add_subcommand("inspect", "What a live worker holds");
+  add_inspect(*inspect_app, inspect);
+  CLI::App* fleet_app = app.add_subcommand("fleet", "Fleet files");
+  fleet_app->require_subcommand(1);
+  CLI::App* check_app =
+      fleet_app->add_subcommand("check", "Is a fleet file right, and do its workers agree?");
+  add_fleet_check(*check_app, check);
+  CLI::App* top_app = app.add_subcommand("top", "Workers, handoffs in flight and ledgers, live");
+  add_top(*top_app, top);
   CLI::App* bench_app = app.add_subcommand("bench", kBenchAbout);
   add_bench(*bench_app, bench, texts);
 
@@ -301,6 +368,9 @@ Parsed parse(const std::vector<std::string>& arguments) {
   if (up_app->parsed()) return checked_up(std::move(up), texts);
   if (router_app->parsed()) return checked_router(std::move(router), texts);
   if (worker_app->parsed()) return checked_worker(std::move(worker));
+  if (check_app->parsed()) return {std::move(check), kExitOk, ""};
+  if (inspect_app->parsed()) return {std::move(inspect), kExitOk, ""};
+  if (top_app->parsed()) return checked_top(std::move(top));
   if (bench_app->parsed()) {
     bench.options.size_bytes = texts.bench_mib << 20;
     return {std::move(bench), kExitOk, ""};

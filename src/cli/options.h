@@ -21,6 +21,7 @@ inline constexpr int kExitUsage = 2;        // The command line is wrong.
 inline constexpr int kExitCannotStart = 3;  // A file, port, model or child process isn't as needed.
 inline constexpr int kExitProbeFailed = 4;  // An engine's KV isn't what its descriptor says.
 inline constexpr int kExitRejected = 5;     // `kv explain`: the two storages may not share a state.
+inline constexpr int kExitFindings = 7;     // `fleet check`: the file has errors.
 inline constexpr int kExitBarMissed = 6;    // `bench --check`: a figure misses its bar, or a case failed.
 
 // An engine and its KV type, as in "openvino:u8".
@@ -62,8 +63,28 @@ struct BenchCommand {
   bool check = false;  // A missed bar is an error.
 };
 
+struct FleetCheckCommand {
+  std::string fleet_file;
+  bool live = false;  // Ask the workers too.
+  bool json = false;
+};
+
+struct InspectCommand {
+  std::string url;
+  bool json = false;
+};
+
+struct TopCommand {
+  std::string fleet_file;
+  std::vector<std::string> urls;  // Of workers, beside the fleet's.
+  std::string router_url;
+  std::uint32_t interval_ms = 1000;
+  bool once = false, json = false;
+};
+
 using WorkerCommand = worker::WorkerOptions;
-using Command = std::variant<UpCommand, RouterCommand, WorkerCommand, ExplainCommand, BenchCommand>;
+using Command = std::variant<UpCommand, RouterCommand, WorkerCommand, ExplainCommand, BenchCommand,
+                             FleetCheckCommand, InspectCommand, TopCommand>;
 
 struct Parsed {
   std::optional<Command> command;  // Nothing if all is said by `text`.

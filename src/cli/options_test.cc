@@ -157,5 +157,23 @@ TEST(Options, HelpHasExamplesEverywhereAndExitCodesAtTheTop) {
   EXPECT_THAT(parse({"--version"}).text, HasSubstr("isthmus 0."));
 }
 
+TEST(Options, FleetCheckInspectAndTopAreRead) {
+  const auto check =
+      std::get<FleetCheckCommand>(*parse({"fleet", "check", "f.yaml", "--live", "--json"}).command);
+  EXPECT_EQ(check.fleet_file, "f.yaml");
+  EXPECT_TRUE(check.live && check.json);
+  EXPECT_EQ(std::get<InspectCommand>(*parse({"kv", "inspect", "http://a:1"}).command).url, "http://a:1");
+  const auto top = std::get<TopCommand>(
+      *parse({"top", "a:1", "b:2", "--fleet", "f", "--router", "r:3", "--interval", "500", "--once"})
+           .command);
+  EXPECT_EQ(top.urls, (std::vector<std::string>{"a:1", "b:2"}));
+  EXPECT_EQ(top.router_url, "r:3");
+  EXPECT_EQ(top.interval_ms, 500u);
+  EXPECT_TRUE(top.once);
+  EXPECT_EQ(parse({"top"}).exit_code, kExitUsage);
+  EXPECT_EQ(parse({"fleet"}).exit_code, kExitUsage);
+  EXPECT_EQ(parse({"fleet", "check"}).exit_code, kExitUsage);
+}
+
 }  // namespace
 }  // namespace isthmus::cli

@@ -11,6 +11,7 @@
 #include "cli/print.h"
 #include "cli/up.h"
 #include "cli/version.h"
+#include "cli/watch_commands.h"
 #include "router/shell/router.h"
 
 namespace isthmus::cli {
@@ -137,6 +138,9 @@ int run_program(const std::vector<std::string>& arguments, const RunWorker& run_
   if (const auto* router = std::get_if<RouterCommand>(&*parsed.command)) return run_router(*router);
   if (const auto* worker = std::get_if<WorkerCommand>(&*parsed.command)) return run_worker(*worker);
   if (const auto* bench = std::get_if<BenchCommand>(&*parsed.command)) return run_bench(*bench);
+  if (const auto* check = std::get_if<FleetCheckCommand>(&*parsed.command)) return run_fleet_check(*check);
+  if (const auto* inspect = std::get_if<InspectCommand>(&*parsed.command)) return run_inspect(*inspect);
+  if (const auto* top = std::get_if<TopCommand>(&*parsed.command)) return run_top(*top);
   return run_explain(std::get<ExplainCommand>(*parsed.command));
 }
 

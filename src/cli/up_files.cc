@@ -5,6 +5,8 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -19,6 +21,9 @@
 
 namespace isthmus::cli {
 namespace {
+
+constexpr std::string_view kNameStart = "isthmus-";
+constexpr const char* kLockName = "/lock";
 
 Error file_error(const std::string& path, int number) {
   return Error{Code::kUnavailable, fmt::format("{} can't be written: {}", path, std::strerror(number))};
@@ -58,12 +63,47 @@ std::string hex_of(const Key& key) {
   return text;
 }
 
+// Is this a folder of ours, of a process that is gone?
+bool is_stale(const std::string& path) {
+  struct stat status{};
+  const bool is_ours = lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
+                       status.st_uid == geteuid() && (status.st_mode & (S_IRWXG | S_IRWXO)) == 0;
+  if (!is_ours) return false;
+  const int lock = open((path + kLockName).c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+  if (lock < 0) return false;
+  const bool is_free = flock(lock, LOCK_EX | LOCK_NB) == 0;
+  close(lock);
+  return is_free;
+}
+
+void remove_stale(const std::string& parent) {
+  std::error_code failed;
+  std::vector<std::string> stale;
+  for (std::filesystem::directory_iterator at(parent, failed), end; !failed && at != end;
+       at.increment(failed)) {
+    if (at->path().filename().string().starts_with(kNameStart) && is_stale(at->path().string()))
+      stale.push_back(at->path().string());
+  }
+  for (const std::string& path : stale) std::filesystem::remove_all(path, failed);
+}
+
 }  // namespace
 
-Result<UpFolder> UpFolder::make() {
-  std::string path = "/tmp/isthmus-XXXXXX";
+// It appears under its name locked: nobody finds it without its owner's lock.
+Status UpFolder::lock() {
+  const std::string path = path_ + kLockName, made = path + ".new";
+  lock_ = open(made.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  if (lock_ < 0 || flock(lock_, LOCK_EX | LOCK_NB) != 0) return file_error(made, errno);
+  if (std::rename(made.c_str(), path.c_str()) != 0) return file_error(path, errno);
+  return ok_status();
+}
+
+Result<UpFolder> UpFolder::make(const std::string& parent) {
+  remove_stale(parent);
+  std::string path = parent + "/" + std::string(kNameStart) + "XXXXXX";
   if (mkdtemp(path.data()) == nullptr) return file_error(path, errno);
   UpFolder folder(path);
+  ISTHMUS_TRY(folder.lock());
   Key key{};
   random_bytes(key);
   ISTHMUS_TRY(write_file(path + "/fleet.key", hex_of(key) + "\n"));
@@ -75,11 +115,14 @@ Result<UpFolder> UpFolder::make() {
 }
 
 UpFolder::UpFolder(UpFolder&& other) noexcept
-    : path_(std::exchange(other.path_, {})), record_files_(std::move(other.record_files_)) {}
+    : path_(std::exchange(other.path_, {})),
+      lock_(std::exchange(other.lock_, -1)),
+      record_files_(std::move(other.record_files_)) {}
 
 UpFolder::~UpFolder() {
   std::error_code ignored;  // Nothing to be done about a folder in /tmp that somebody else changed.
   if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  if (lock_ >= 0) close(lock_);
 }
 
 Status UpFolder::write_fleet(const fleet::Model& model, const std::vector<fleet::Worker>& workers) const {

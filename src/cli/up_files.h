@@ -10,11 +10,12 @@
 
 namespace isthmus::cli {
 
-// Made in /tmp, readable by its owner only, removed with this object.
+// Made in /tmp, readable by its owner only, removed with this object. A lock in it says that it is in use:
+// the next one made removes those of this user whose process was killed.
 class UpFolder {
  public:
   // A new key and the built-in records are in it. Errors: unavailable with the system's reason.
-  static Result<UpFolder> make();
+  static Result<UpFolder> make(const std::string& parent = "/tmp");
   ~UpFolder();
   UpFolder(UpFolder&& other) noexcept;
   UpFolder& operator=(UpFolder&&) = delete;
@@ -26,7 +27,10 @@ class UpFolder {
 
  private:
   explicit UpFolder(std::string path) : path_(std::move(path)) {}
+  Status lock();
+
   std::string path_;                       // "" once moved from.
+  int lock_ = -1;                          // Held until the process ends, however it ends.
   std::vector<std::string> record_files_;  // Relative to the folder.
 };
 

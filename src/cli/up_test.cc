@@ -5,6 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -183,6 +186,36 @@ TEST(UpFolder, IsReadableByItsOwnerOnlyAndHoldsALoadableFleet) {
     EXPECT_EQ(std::filesystem::status(path).permissions(), perms::owner_all);
   }
   EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST(UpFolder, LeftBehindByAKilledProcessIsRemovedByTheNextAndNothingElseIs) {
+  std::string parent = ::testing::TempDir() + "up-XXXXXX";
+  ASSERT_NE(mkdtemp(parent.data()), nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto killed = UpFolder::make(parent);
+    kill(getpid(), SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  const auto count = [&] {
+    return std::distance(std::filesystem::directory_iterator(parent), std::filesystem::directory_iterator());
+  };
+  ASSERT_EQ(count(), 1) << "what the killed process left";
+  std::filesystem::create_directory(parent + "/isthmus-other");  // Without a lock: not known to be ours.
+  std::filesystem::permissions(parent + "/isthmus-other", std::filesystem::perms::owner_all);
+  std::filesystem::create_directory_symlink(parent + "/isthmus-other", parent + "/isthmus-link00");
+  {
+    const auto first = UpFolder::make(parent);
+    ASSERT_TRUE(first.ok()) << first.error().text();
+    EXPECT_EQ(count(), 3);
+    const auto second = UpFolder::make(parent);
+    ASSERT_TRUE(second.ok());
+    EXPECT_EQ(count(), 4) << "a folder in use stays";
+    EXPECT_TRUE(std::filesystem::exists(first->path() + "/fleet.key"));
+  }
+  EXPECT_EQ(count(), 2);
+  std::filesystem::remove_all(parent);
 }
 
 TEST(ServedModel, IsMadeOfTheFilesName) {

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands that look at a running fleet: what they say is what is so."""
+
+import json
+import signal
+import subprocess
+
+from conftest import PROGRAM, wait_for
+
+CHAT = {"messages": [{"role": "user", "content": "Why is the sky blue?"}], "max_tokens": 4}
+
+
+def run(*arguments):
+    return subprocess.run(
+        [str(PROGRAM), *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_a_live_fleet_is_checked_inspected_and_shown(fleet):
+    assert fleet.router.post("/v1/chat/completions", CHAT).status_code == 200
+    wait_for("everything at rest", lambda: fleet.prefill.is_at_baseline() and fleet.decode.is_at_baseline())
+
+    checked = run("fleet", "check", fleet.file, "--live", "--json")
+    report = json.loads(checked.stdout)
+    assert checked.returncode == 0 and report["errors"] == 0, checked.stdout
+    assert [(pair["prefill"], pair["decode"]) for pair in report["pairs"]] == [("p1", "d1")]
+    assert report["pairs"][0]["verdict"] == "redistribute+convert"
+
+    text = run("kv", "inspect", fleet.decode.url).stdout
+    assert "storage openvino:u8" in text and "weights_recipe" in text and "states\n  none" in text
+    state = json.loads(run("kv", "inspect", fleet.prefill.url, "--json").stdout)
+    assert state["worker"]["name"] == "p1" and state["ledger"]["live"] == 0
+    assert state["engine"]["prompt_tokens_computed"] > 0
+
+    page = run("top", "--fleet", fleet.file, "--router", fleet.router.url, "--once", "--interval", 100)
+    assert page.returncode == 0, page.stderr
+    assert "2 of 2 workers up" in page.stdout and "answered 1" in page.stdout, page.stdout
+    assert "total" in page.stdout and "none in flight" in page.stdout, page.stdout
+
+
+def test_workers_that_are_down_are_said_and_cost_no_crash(make_fleet):
+    fleet = make_fleet()
+    fleet.decode.send(signal.SIGKILL)
+    fleet.decode.wait()
+    checked = run("fleet", "check", fleet.file, "--live")
+    assert checked.returncode == 7
+    assert "worker d1 can't be reached" in checked.stdout
+    page = run("top", "--fleet", fleet.file, "--once", "--interval", 100)
+    assert page.returncode == 0
+    assert "1 of 2 workers up" in page.stdout and "DOWN" in page.stdout
+    inspected = run("kv", "inspect", fleet.decode.url)
+    assert inspected.returncode == 3 and "connect" in inspected.stderr
+
+
+def test_a_fleet_file_with_a_mistake_is_named_by_line(tmp_path):
+    file = tmp_path / "fleet.yaml"
+    file.write_text("fleet: x\nkey: file:fleet.key\nmodels:\n  m: {polcy: bounded}\nworkers: []\n")
+    checked = run("fleet", "check", file)
+    assert checked.returncode == 7
+    assert f"{file}:4: error: models.m: unknown key 'polcy', did you mean 'policy'?" in checked.stdout
+    file.write_text("fleet: x\nkey: file:fleet.key\nmodels:\n  m: {}\nworkers: []\n")
+    checked = run("fleet", "check", file)
+    assert checked.returncode == 7 and "openssl rand -hex 32" in checked.stdout
+    assert run("fleet", "check", tmp_path / "none.yaml").returncode == 3
