@@ -82,6 +82,12 @@ asan: configure  ## unit and contract tests under ASan and UBSan, without the en
 	@ninja -C build/asan -j $(JOBS)
 	@$(PYTHON) tools/run_tests.py --jobs $(JOBS) --only asan
 
+.PHONY: fuzz
+fuzz: configure  ## fuzz every decoder, FUZZ_SECONDS each (600 unless told)
+	@$(call configure,fuzz)
+	@ninja -C build/fuzz -j $(JOBS) fuzzers
+	@FUZZ_SECONDS=$${FUZZ_SECONDS:-600} python3 tools/fuzz.py --jobs $(JOBS)
+
 .PHONY: tsan
 tsan: configure  ## unit and contract tests under ThreadSanitizer, without the engines
 	@$(call configure,tsan)

@@ -34,6 +34,11 @@ if(ISTHMUS_SANITIZE)
   add_link_options(-fsanitize=${ISTHMUS_SANITIZE})
 endif()
 
+# Coverage feedback in all code; main() in the targets alone.
+if(ISTHMUS_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
 set(ISTHMUS_WARNINGS
   -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wold-style-cast -Wimplicit-fallthrough
   -Werror=return-type -Werror=unused-result)

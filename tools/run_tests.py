@@ -3,7 +3,8 @@
 """Runs every test suite of built trees, prints one line a suite and at last `N passed, N failed`.
 
 Suites: C++ tests by label in build/release; all but those of the real engines again in build/asan (or build/tsan); pytest
-in tests/matrix and tests/integration. A suite that cannot run counts as one failure.
+in tests/matrix and tests/integration; with --only fuzz the fuzz targets of build/fuzz, some seconds each. A suite that
+cannot run counts as one failure.
 """
 
 import argparse
@@ -13,6 +14,8 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as xml
+
+import fuzz
 
 # Labels of tests that need no engine; quick ones first.
 ENGINELESS = ("unit", "contract", "faults")
@@ -124,6 +127,18 @@ def run_pytest(release, folder):
     return count
 
 
+def run_fuzz(build, jobs):
+    """A short run of every fuzz target; each counts as one case. `make fuzz` runs them for longer."""
+    names = fuzz.targets(build)
+    if not names:
+        print(f"  no fuzz targets in {build}")
+        return Count(failed=1)
+    passed, reports = fuzz.fuzz_all(build, names, fuzz.SECONDS, jobs)
+    for report in reports:
+        print(report)
+    return Count(passed=passed, failed=len(reports))
+
+
 def suites(only, jobs):
     """(name, function that runs it) of every suite asked for, quick ones first."""
     release = ROOT / "build/release"
@@ -136,6 +151,8 @@ def suites(only, jobs):
             yield f"{sanitized} {label}", lambda label=label: run_ctest(
                 ROOT / "build" / sanitized, label, jobs
             )
+    if only == "fuzz":
+        yield "fuzz", lambda: run_fuzz(ROOT / "build/fuzz", jobs)
     if only in (None, "release"):
         # The engines use all processors; two such tests at once would only be slower.
         yield "release integration", lambda: run_ctest(release, "integration", 1)
@@ -148,7 +165,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--only", choices=["release", "asan", "tsan"])
+    parser.add_argument("--only", choices=["release", "asan", "tsan", "fuzz"])
     options = parser.parse_args()
     total, table = Count(), []
     for name, run in suites(options.only, options.jobs):
