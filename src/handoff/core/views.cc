@@ -30,8 +30,8 @@ std::optional<HandoffView> ConsumerCore::find_view(const wire::HandoffId& handof
   const auto found = handoffs_.find(handoff.sequence);
   if (found == handoffs_.end() || found->second.address.handoff != handoff) return std::nullopt;
   const Entry& entry = found->second;
-  return HandoffView{entry.address.handoff, entry.address.attempt, entry.address.generation, entry.state,
-                     entry.lease_end, entry.begin.session};
+  return HandoffView{entry.address.handoff, entry.address.attempt, entry.address.generation,
+                     entry.state,           entry.lease_end,       entry.begin.session};
 }
 
 }  // namespace isthmus::handoff
