@@ -100,6 +100,13 @@ matrix: build  ## KL of every pair of KV forms to its decoder alone, half an hou
 	  ISTHMUS_TEST_MODEL=$(ISTHMUS_DEPS_DIR)/models/SmolLM2-135M-Instruct.Q4_1.gguf \
 	  ./crossing_test --gtest_filter='Matrix.EveryPair*'
 
+.PHONY: bench
+bench: build  ## measure the crossing, write docs/performance.md
+	@mkdir -p build/bench
+	@$(RELEASE)/isthmus bench handoff --json > build/bench/1-handoff.jsonl
+	@$(RELEASE)/isthmus bench transform --json > build/bench/2-transform.jsonl
+	@python3 bench/page.py docs/performance.md build/bench/*.jsonl
+
 .PHONY: clean
 clean:  ## remove what was built (third_party/ stays)
 	rm -rf build
