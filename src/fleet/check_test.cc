@@ -107,7 +107,7 @@ TEST_F(FleetCheck, APrefillWorkerNeedsADecodeWorkerInItsPlane) {
 
 TEST_F(FleetCheck, AnUnlikePairUnderBoundedNeedsARecord) {
   EXPECT_THAT(found("openvino/gguf", "other/gguf"),
-              ElementsAre(HasSubstr("8 warning qualifications: no record from llamacpp to openvino")));
+              ElementsAre(HasSubstr("9 warning qualifications: no record from llamacpp to openvino")));
   EXPECT_THAT(found("engine: openvino", "engine: llamacpp"), IsEmpty());
 }
 
