@@ -77,7 +77,7 @@ lint: build  ## run clang-tidy on what changed since its last clean run
 	@python3 tools/lint.py --build $(RELEASE) --jobs $(JOBS)
 
 .PHONY: asan
-asan: configure  ## unit and contract tests under ASan and UBSan, without the engines
+asan: configure  ## unit, contract and fault tests under ASan and UBSan, without the engines
 	@$(call configure,asan)
 	@ninja -C build/asan -j $(JOBS)
 	@$(PYTHON) tools/run_tests.py --jobs $(JOBS) --only asan
@@ -89,7 +89,7 @@ fuzz: configure  ## fuzz every decoder, FUZZ_SECONDS each (600 unless told)
 	@FUZZ_SECONDS=$${FUZZ_SECONDS:-600} python3 tools/fuzz.py --jobs $(JOBS)
 
 .PHONY: tsan
-tsan: configure  ## unit and contract tests under ThreadSanitizer, without the engines
+tsan: configure  ## unit, contract and fault tests under ThreadSanitizer, without the engines
 	@$(call configure,tsan)
 	@ninja -C build/tsan -j $(JOBS)
 	@$(PYTHON) tools/run_tests.py --jobs $(JOBS) --only tsan

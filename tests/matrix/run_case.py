@@ -99,6 +99,9 @@ class _Run:
         if found is True and not held():
             assert not asking.wrong, asking.wrong
             raise NotReached(f"{self.case.side} {self.case.state}; the answer is {asking.outcome}")
+        if time.monotonic() - asking.began > REQUEST_SECONDS / 2:
+            asking.leave()
+            raise NotReached(f"{self.case.side} {self.case.state} too late for the request's deadline")
         return held()
 
     # A consumer quiesces when its handoff fails: here because the producer is told that nobody wants it.
