@@ -47,10 +47,24 @@ TEST(BenchHandoff, RunsOnlyTheCasesAskedFor) {
 }
 
 TEST(Ends, AStorageThatIsNotThereIsNamed) {
-  const auto ends =
-      Ends::start({.source = "llamacpp:f17", .target = "openvino:f16", .geometry = {}, .tokens = 1});
+  const auto ends = Ends::start({.source = "llamacpp:f17",
+                                 .target = "openvino:f16",
+                                 .geometry = {},
+                                 .tokens = 1,
+                                 .is_shared_memory = false});
   ASSERT_FALSE(ends.ok());
   EXPECT_THAT(ends.error().text(), ::testing::HasSubstr("llamacpp:f17"));
+}
+
+TEST(Ends, ABareCopyNeedsSharedMemory) {
+  const EndsSpec spec{.source = "llamacpp:f16",
+                      .target = "openvino:f16",
+                      .geometry = {.layers = 1, .heads = 2},
+                      .tokens = 40,
+                      .is_shared_memory = false};
+  const auto apart = Ends::start(spec);
+  ASSERT_TRUE(apart.ok()) << apart.error().text();
+  EXPECT_EQ((*apart)->plain_copy(1).code(), Code::kInvalidArgument);
 }
 
 // f16 into rows of u8 with a scale crosses; back it may not, as nothing here decodes that storage.
@@ -58,7 +72,8 @@ TEST(Ends, APairThatMayNotCrossFailsItsHandoffAndTheNextOneStillAnswers) {
   const auto ends = Ends::start({.source = "llamacpp:f16",
                                  .target = "vllm:i8_scales_apart",
                                  .geometry = {.layers = 1, .heads = 2},
-                                 .tokens = 40});
+                                 .tokens = 40,
+                                 .is_shared_memory = false});
   ASSERT_TRUE(ends.ok()) << ends.error().text();
   EXPECT_FALSE((*ends)->handoff(1).ok());
   EXPECT_FALSE((*ends)->handoff(2).ok());

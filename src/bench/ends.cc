@@ -3,6 +3,7 @@
 #include "bench/ends.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstring>
 #include <future>
 #include <optional>
 #include <thread>
@@ -22,6 +24,7 @@
 #include "handoff/agent/agent.h"
 #include "kv/descriptor.h"
 #include "net/loop.h"
+#include "transport/shm/shm.h"
 #include "transport/tcp/tcp.h"
 
 namespace isthmus::bench {
@@ -35,13 +38,13 @@ double seconds_of(Duration duration) {
 }
 
 // What the parent asks of the child, and what it answers; fixed in size, one message each.
-enum class Ask : std::uint8_t { kHello, kHandoff, kLoop, kEcho };
+enum class Ask : std::uint8_t { kHello, kHandoff, kLoop, kCopy, kEcho };
 struct Question {
   Ask what = Ask::kHello;
-  std::uint64_t bytes = 0;        // kLoop, kEcho.
+  std::uint64_t bytes = 0;        // kHello and kCopy: of the source; kLoop; kEcho: how many.
   std::uint64_t chunk_bytes = 0;  // kLoop.
   std::array<char, 2304> ticket{};
-  std::array<char, 64> endpoint{};
+  std::array<char, 128> endpoint{};
 };
 struct Answer {
   bool ok = false;
@@ -69,11 +72,48 @@ void put(std::array<char, kSize>& into, const std::string& text) {
   std::copy_n(text.begin(), std::min(text.size(), kSize - 1), into.begin());
 }
 
+// Memory that both processes map: the parent makes it before the fork, its size comes later.
+class SharedCopy {
+ public:
+  static Result<SharedCopy> make() {
+    Socket file(memfd_create("isthmus-bench", MFD_CLOEXEC));
+    if (file.fd() < 0) return Error{Code::kUnavailable, fmt::format("memfd: {}", std::strerror(errno))};
+    return SharedCopy(std::move(file));
+  }
+  SharedCopy(SharedCopy&& other) noexcept
+      : file_(std::move(other.file_)), memory_(std::exchange(other.memory_, {})) {}
+  SharedCopy& operator=(SharedCopy&&) = delete;
+  ~SharedCopy() {
+    if (!memory_.empty()) munmap(memory_.data(), memory_.size());
+  }
+
+  // All of it touched. exhausted.
+  Status map(std::uint64_t bytes) {
+    void* const at =
+        ftruncate(file_.fd(), static_cast<off_t>(bytes)) != 0
+            ? MAP_FAILED
+            : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file_.fd(), 0);
+    if (at == MAP_FAILED) {
+      return Error{Code::kExhausted,
+                   fmt::format("{} bytes of shared memory: {}", bytes, std::strerror(errno))};
+    }
+    memory_ = {static_cast<std::byte*>(at), bytes};
+    return ok_status();
+  }
+  std::span<std::byte> memory() const { return memory_; }
+
+ private:
+  explicit SharedCopy(Socket file) : file_(std::move(file)) {}
+  Socket file_;
+  std::span<std::byte> memory_;
+};
+
 // An agent with its loop on a thread of its own.
 class AgentThread {
  public:
-  AgentThread(std::string name, kv::Descriptor descriptor, std::uint64_t state_bytes)
-      : transport_(transport::make_tcp(loop_)), thread_([this] { loop_.run(); }) {
+  AgentThread(std::string name, kv::Descriptor descriptor, std::uint64_t state_bytes, bool is_shared_memory)
+      : transport_(is_shared_memory ? transport::make_shm(loop_) : transport::make_tcp(loop_)),
+        thread_([this] { loop_.run(); }) {
     handoff::AgentOptions options;
     options.name = std::move(name);
     options.fleet_key.fill(std::byte{7});
@@ -128,12 +168,13 @@ std::vector<engine::TokenId> prompt_of(std::uint64_t tokens) {
 
 class Consumer {
  public:
-  Consumer(const EndsSpec& spec, const kv::Descriptor& descriptor, Socket talk, Socket bytes)
+  Consumer(const EndsSpec& spec, const kv::Descriptor& descriptor, Socket talk, Socket bytes, SharedCopy copy)
       : spec_(spec),
         descriptor_(descriptor),
         prompt_(prompt_of(spec.tokens)),
         talk_(std::move(talk)),
-        bytes_(std::move(bytes)) {}
+        bytes_(std::move(bytes)),
+        copy_(std::move(copy)) {}
 
   Status serve() {
     for (;;) {
@@ -150,21 +191,24 @@ class Consumer {
   Status carry_out(const Question& question, Answer& answer) {
     switch (question.what) {
       case Ask::kHello:
-        return prepare();
+        return prepare(question.bytes);
       case Ask::kHandoff:
         memory_->clear();
         return fetch(question, answer);
       case Ask::kLoop:
         return receive(question, answer);
+      case Ask::kCopy:
+        return copy(answer);
       case Ask::kEcho:
         return echo(question.bytes);
     }
     return Error{Code::kInternal, "no such question"};
   }
 
-  Status prepare() {
+  Status prepare(std::uint64_t source_bytes) {
     ISTHMUS_TRY(memory_, SyntheticKv::make(descriptor_, spec_.tokens));
-    agent_.emplace("bench-d", descriptor_, memory_->bytes());
+    if (spec_.is_shared_memory) ISTHMUS_TRY(copy_.map(source_bytes));
+    agent_.emplace("bench-d", descriptor_, memory_->bytes(), spec_.is_shared_memory);
     return agent_->status();
   }
 
@@ -227,6 +271,20 @@ class Consumer {
     return ok_status();
   }
 
+  Status copy(Answer& answer) {
+    const std::vector<std::span<std::byte>> regions = memory_->regions();
+    memory_->clear();
+    std::span<const std::byte> left = copy_.memory();
+    const Instant begin = now();
+    for (std::size_t i = 0; !left.empty(); i = (i + 1) % regions.size()) {
+      const std::size_t part = std::min(left.size(), regions[i].size());
+      std::memcpy(regions[i].data(), left.data(), part);
+      left = left.subspan(part);
+    }
+    answer.seconds = seconds_of(now() - begin);
+    return ok_status();
+  }
+
   Status echo(std::uint64_t count) {
     std::byte byte{};
     for (std::uint64_t i = 0; i < count; ++i) {
@@ -240,6 +298,7 @@ class Consumer {
   kv::Descriptor descriptor_;
   std::vector<engine::TokenId> prompt_;
   Socket talk_, bytes_;
+  SharedCopy copy_;
   std::shared_ptr<SyntheticKv> memory_;
   std::optional<AgentThread> agent_;
 };
@@ -248,8 +307,8 @@ class Consumer {
 
 class TwoProcesses final : public Ends {
  public:
-  TwoProcesses(pid_t child, Socket talk, Socket bytes)
-      : child_(child), talk_(std::move(talk)), bytes_(std::move(bytes)) {}
+  TwoProcesses(pid_t child, Socket talk, Socket bytes, SharedCopy copy)
+      : child_(child), talk_(std::move(talk)), bytes_(std::move(bytes)), copy_(std::move(copy)) {}
   ~TwoProcesses() override {
     agent_.reset();
     talk_ = Socket();  // The child ends when it hears nothing more.
@@ -259,13 +318,16 @@ class TwoProcesses final : public Ends {
 
   Status prepare(const EndsSpec& spec, const kv::Descriptor& source) {
     ISTHMUS_TRY(memory_, SyntheticKv::make(source, spec.tokens));
-    agent_.emplace("bench-p", source, memory_->bytes());
+    if (spec.is_shared_memory) ISTHMUS_TRY(copy_.map(memory_->bytes()));
+    agent_.emplace("bench-p", source, memory_->bytes(), spec.is_shared_memory);
     ISTHMUS_TRY(agent_->status());
     tokens_ = spec.tokens;
     kv::TokenChain chain;
     for (const engine::TokenId token : prompt_of(tokens_)) chain.append(token);
     chain_ = chain.digest();
-    return ask({}).status();
+    Question hello;
+    hello.bytes = memory_->bytes();
+    return ask(hello).status();
   }
 
   Result<HandoffTime> handoff(std::uint64_t seed) override {
@@ -309,6 +371,20 @@ class TwoProcesses final : public Ends {
     for (const std::span<std::byte> region : memory_->regions())
       ISTHMUS_TRY(send_all(bytes_, region, chunk_bytes));
     ISTHMUS_TRY(const Answer answer, heard());
+    return answer.seconds;
+  }
+
+  Result<double> plain_copy(std::uint64_t seed) override {
+    std::span<std::byte> to = copy_.memory();
+    if (to.empty()) return Error{Code::kInvalidArgument, "these ends share no memory"};
+    memory_->fill(seed);
+    for (const std::span<std::byte> region : memory_->regions()) {
+      std::memcpy(to.data(), region.data(), region.size());
+      to = to.subspan(region.size());
+    }
+    Question question;
+    question.what = Ask::kCopy;
+    ISTHMUS_TRY(const Answer answer, ask(question));
     return answer.seconds;
   }
 
@@ -360,6 +436,7 @@ class TwoProcesses final : public Ends {
 
   pid_t child_;
   Socket talk_, bytes_;
+  SharedCopy copy_;
   std::shared_ptr<SyntheticKv> memory_;
   std::optional<AgentThread> agent_;
   std::uint64_t tokens_ = 0;
@@ -373,6 +450,7 @@ Result<std::unique_ptr<Ends>> Ends::start(const EndsSpec& spec) {
   ISTHMUS_TRY(const kv::Descriptor target, describe(spec.target, spec.geometry));
   ISTHMUS_TRY(auto talk, message_pair());
   ISTHMUS_TRY(auto bytes, connected_pair());
+  ISTHMUS_TRY(SharedCopy copy, SharedCopy::make());
   const pid_t parent = getpid();
   const pid_t child = fork();
   if (child < 0) return Error{Code::kExhausted, "fork"};
@@ -381,10 +459,11 @@ Result<std::unique_ptr<Ends>> Ends::start(const EndsSpec& spec) {
     if (getppid() != parent) _exit(0);
     talk.first = Socket();
     bytes.first = Socket();
-    (void)Consumer(spec, target, std::move(talk.second), std::move(bytes.second)).serve();
+    (void)Consumer(spec, target, std::move(talk.second), std::move(bytes.second), std::move(copy)).serve();
     _exit(0);
   }
-  auto ends = std::make_unique<TwoProcesses>(child, std::move(talk.first), std::move(bytes.first));
+  auto ends =
+      std::make_unique<TwoProcesses>(child, std::move(talk.first), std::move(bytes.first), std::move(copy));
   talk.second = Socket();
   bytes.second = Socket();
   ISTHMUS_TRY(ends->prepare(spec, source));

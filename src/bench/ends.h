@@ -17,6 +17,7 @@ struct EndsSpec {
   std::string source, target;  // Storages.
   Geometry geometry;
   std::uint64_t tokens = 0;
+  bool is_shared_memory = false;  // By shm instead of tcp.
 };
 
 // One handoff, from the consumer's fetch() to its owned().
@@ -42,6 +43,10 @@ class Ends {
   // New numbers likewise, then the source's memory, as it lies, through one plain tcp connection into the
   // target's (which is filled as often as it takes), `chunk_bytes` a call. Seconds at the receiver.
   virtual Result<double> plain_loop(std::uint64_t seed, std::uint64_t chunk_bytes) = 0;
+  // New numbers in a memfd of the source's size, then the consumer's memcpy from its mapping of that into the
+  // target's memory (which is filled as often as it takes). Seconds of the copy alone; both are mapped and
+  // touched before.
+  virtual Result<double> plain_copy(std::uint64_t seed) = 0;
   // One byte there and back, seconds; the median of `count`.
   virtual Result<double> round_trip(std::uint32_t count) = 0;
   virtual std::uint64_t source_bytes() const = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The handoff's cases: what crosses, and the plain loop or round trips that it is measured against.
+// The handoff's cases: what crosses, and the plain loop, copy or round trips that it is measured against.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,8 @@ struct Case {
   const char* name;
   const char* source;
   const char* target;
-  double bar;  // Of the plain loop's rate.
+  double bar;  // Of the reference's rate; 0: none.
+  bool is_shared_memory = false;
 };
 
 constexpr std::array kCases = {
@@ -26,6 +27,9 @@ constexpr std::array kCases = {
          "openvino:f16", 0.6},
     Case{"tcp convert: llamacpp:f16 > openvino:u8", "llamacpp:f16", "openvino:u8", 0.5},
     Case{"tcp convert: llamacpp:f16 > openvino:f32", "llamacpp:f16", "openvino:f32", 0.5},
+    Case{"shm direct, rows: llamacpp:f16 > llamacpp:f16", "llamacpp:f16", "llamacpp:f16", 0, true},
+    Case{"shm re-layout: llamacpp:f16 > openvino:f16", "llamacpp:f16", "openvino:f16", 0.5, true},
+    Case{"shm convert: llamacpp:f16 > openvino:u8", "llamacpp:f16", "openvino:u8", 0, true},
 };
 constexpr const char* kEmptyName = "tcp empty: one token, one layer";
 constexpr double kEmptyBar = 4;
@@ -64,25 +68,36 @@ Result<std::uint64_t> best_chunk(Ends& ends) {
 }
 
 struct Measured {
-  std::vector<double> rates, loop_rates;
+  std::vector<double> rates, reference_rates;
   std::vector<double> seconds;
   std::map<std::string, std::vector<double>> shares;  // Busy seconds of a stage over the handoff's.
-  std::uint64_t chunk = 0;
+  std::string reference;
 };
 
 Result<Measured> measure(const Options& options, const Sink& sink, const Case& one) {
-  EndsSpec spec{.source = one.source, .target = one.target, .geometry = {}, .tokens = 0};
+  EndsSpec spec{.source = one.source,
+                .target = one.target,
+                .geometry = {},
+                .tokens = 0,
+                .is_shared_memory = one.is_shared_memory};
   ISTHMUS_TRY(const kv::Descriptor source, describe(spec.source, spec.geometry));
   ISTHMUS_TRY(const std::uint64_t token_bytes, bytes_per_token(source));
   spec.tokens = std::max<std::uint64_t>(1, options.size_bytes / token_bytes);
   ISTHMUS_TRY(const auto ends, Ends::start(spec));
   Measured measured;
   ISTHMUS_TRY(ends->handoff(0));  // Connects.
-  ISTHMUS_TRY(measured.chunk, best_chunk(*ends));
+  std::uint64_t chunk = 0;
+  if (one.is_shared_memory) {
+    measured.reference = "memcpy from a memfd to the target's memory, cold";
+  } else {
+    ISTHMUS_TRY(chunk, best_chunk(*ends));
+    measured.reference = fmt::format("send/recv loop over the same cold memory, {} KiB a call", chunk >> 10);
+  }
   for (std::uint32_t run = 1; run <= options.runs; ++run) {
     sink.progress(fmt::format("{}: run {} of {}", one.name, run, options.runs));
-    ISTHMUS_TRY(const double loop, ends->plain_loop(run, measured.chunk));
-    measured.loop_rates.push_back(rate(ends->source_bytes(), loop));
+    ISTHMUS_TRY(const double bare,
+                one.is_shared_memory ? ends->plain_copy(run) : ends->plain_loop(run, chunk));
+    measured.reference_rates.push_back(rate(ends->source_bytes(), bare));
     ISTHMUS_TRY(const HandoffTime time, ends->handoff(run));
     measured.rates.push_back(rate(time.bytes, time.seconds));
     for (const auto& [stage, busy] : time.busy) measured.shares[stage].push_back(busy / time.seconds);
@@ -92,16 +107,15 @@ Result<Measured> measure(const Options& options, const Sink& sink, const Case& o
 
 void bench_case(const Options& options, const Sink& sink, const Case& one) {
   Record record{.bench = "handoff", .name = one.name, .unit = "GB/s"};
-  record.bar = Bar{Bar::Kind::kAtLeast, one.bar};
+  if (one.bar > 0) record.bar = Bar{Bar::Kind::kAtLeast, one.bar};
   Result<Measured> measured = measure(options, sink, one);
   if (!measured.ok()) {
     record.failure = measured.error().text();
     return sink.record(record);
   }
   record.value = summarise(measured->rates);
-  record.reference =
-      fmt::format("send/recv loop over the same cold memory, {} KiB a call", measured->chunk >> 10);
-  record.reference_value = summarise(measured->loop_rates);
+  record.reference = measured->reference;
+  record.reference_value = summarise(measured->reference_rates);
   std::vector<Record> stages;
   double longest = 0;
   for (const auto& [stage, shares] : measured->shares) {
@@ -121,7 +135,8 @@ Status measure_empty(const Options& options, const Sink& sink, Record& record) {
   const EndsSpec spec{.source = "llamacpp:f16",
                       .target = "llamacpp:f16",
                       .geometry = {.layers = 1, .heads = 1, .dim = 64},
-                      .tokens = 1};
+                      .tokens = 1,
+                      .is_shared_memory = false};
   ISTHMUS_TRY(const auto ends, Ends::start(spec));
   ISTHMUS_TRY(ends->handoff(0));
   std::vector<double> handoffs, trips;
