@@ -27,6 +27,7 @@ struct Qualification {
   std::string wire_form, decode_form;         // qualification_form() of the source and of the target.
   double kl_pair = 0, kl_engines = 0;         // Mean KL, nats.
   std::uint32_t prompts = 0;
+  bool operator==(const Qualification&) const = default;
 };
 
 // How much farther from the decoder alone than the two engines are from each other a qualified pair may be.
@@ -36,6 +37,7 @@ struct Policy {
   Exactness exactness = Exactness::kLossless;
   std::uint32_t roundings_max = 1;
   std::vector<Qualification> qualifications;
+  bool operator==(const Policy&) const = default;
 };
 
 enum class VerdictKind : std::uint8_t { kReject, kDirect, kRedistribute, kConvert, kRedistributeConvert };

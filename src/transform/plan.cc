@@ -232,7 +232,8 @@ std::uint64_t Chunk::tile_count() const {
 }
 
 Result<Plan> Plan::make(const kv::Descriptor& source, const kv::Descriptor& target,
-                        const kv::Verdict& verdict, kv::TokenRange tokens) {
+                        const kv::Verdict& verdict, kv::TokenRange tokens,
+                        const std::optional<EndDigests>& digests) {
   ISTHMUS_TRY(check_inputs(source, target, verdict, tokens));
   for (const kv::Descriptor* end : {&source, &target}) ISTHMUS_TRY(check_token_groups(*end, tokens));
   Plan plan;
@@ -255,7 +256,8 @@ Result<Plan> Plan::make(const kv::Descriptor& source, const kv::Descriptor& targ
     at = end;
   }
   ISTHMUS_TRY(prove(plan.chunks_, source, target, tokens));
-  plan.digest_ = plan_digest(plan, source.digest(), target.digest());
+  const EndDigests ends = digests ? *digests : EndDigests{source.digest(), target.digest()};
+  plan.digest_ = plan_digest(plan, ends.source, ends.target);
   return plan;
 }
 

@@ -4,6 +4,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,14 +61,21 @@ struct TileKey {
   friend auto operator<=>(const TileKey&, const TileKey&) = default;
 };
 
+// Of a plan's descriptors.
+struct EndDigests {
+  Digest128 source, target;
+};
+
 // Both ends build a plan from the same inputs and compare digests. Address-free; shared and immutable.
 class Plan {
  public:
   // `tokens`: the range that moves. Errors: incompatible (verdict is a reject), invalid_argument (empty
   // range, one that begins inside a token group of either end's scales, or the proof fails), unsupported (a
-  // group that isn't full attention), exhausted (more than kChunksMax chunks).
+  // group that isn't full attention), exhausted (more than kChunksMax chunks). `digests` from a caller who
+  // has them spares most of a small plan's time.
   static Result<Plan> make(const kv::Descriptor& source, const kv::Descriptor& target,
-                           const kv::Verdict& verdict, kv::TokenRange tokens);
+                           const kv::Verdict& verdict, kv::TokenRange tokens,
+                           const std::optional<EndDigests>& digests = std::nullopt);
 
   const kv::WireForm& wire() const { return wire_; }
   kv::TokenRange tokens() const { return tokens_; }

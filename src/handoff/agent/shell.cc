@@ -178,7 +178,7 @@ void Shell::act(RevokeChannel& action) {
 void Shell::make_plan(const MakePlan& action, bool is_producer) {
   const kv::Descriptor* theirs = nullptr;
   for (const auto& [session, peer] : peers_) {
-    if (theirs == nullptr) theirs = peer.find(is_producer ? action.target : action.source);
+    if (theirs == nullptr) theirs = peer.descriptors.find(is_producer ? action.target : action.source);
   }
   const auto answer = [&](Result<std::shared_ptr<const transform::Plan>> plan) {
     if (is_producer) {
@@ -199,7 +199,8 @@ void Shell::make_plan(const MakePlan& action, bool is_producer) {
     return answer(Error{Code::kNotFound, "the peer's descriptor is gone with its session"});
   const kv::Descriptor& source = is_producer ? descriptor_ : *theirs;
   const kv::Descriptor& target = is_producer ? *theirs : descriptor_;
-  Result<transform::Plan> made = transform::Plan::make(source, target, action.verdict, action.tokens);
+  Result<transform::Plan> made = transform::Plan::make(source, target, action.verdict, action.tokens,
+                                                       transform::EndDigests{action.source, action.target});
   if (!made.ok()) return answer(made.error());
   auto plan = std::make_shared<const transform::Plan>(*std::move(made));
   const Status kept = is_producer ? keep_outgoing(action, plan) : keep_incoming(action, plan);

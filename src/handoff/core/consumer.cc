@@ -33,7 +33,7 @@ ConsumerCore::ConsumerCore(ConsumerOptions options, Ledger* ledger)
   ISTHMUS_CHECK(options_.slots > 0 && options_.slots <= options_.limits.slots_max);
 }
 
-Result<ConsumerCore::Entry> ConsumerCore::check_begin(Begin begin, Instant now) const {
+Result<ConsumerCore::Entry> ConsumerCore::check_begin(Begin begin, Instant now) {
   if (handoffs_.size() >= options_.limits.handoffs_max) {
     return Error{Code::kExhausted, fmt::format("{} handoffs are live, the most allowed", handoffs_.size())};
   }
@@ -63,19 +63,18 @@ Result<ConsumerCore::Entry> ConsumerCore::check_begin(Begin begin, Instant now) 
         fmt::format("tokens [{}, {}) are wanted, the ticket is for [{}, {}) and must be read to its end",
                     begin.wanted.begin, begin.wanted.end, range.begin, range.end)};
   }
-  const auto target = std::ranges::find_if(options_.descriptors,
-                                           [&](const auto& each) { return each.digest() == begin.target; });
-  if (target == options_.descriptors.end()) {
+  const kv::Descriptor* target = options_.descriptors.find(begin.target);
+  if (target == nullptr) {
     return Error{Code::kInvalidArgument,
                  fmt::format("descriptor {} isn't one of this agent's", begin.target.hex())};
   }
-  const kv::Descriptor* source = peer.find(ticket.ticket.descriptor);
+  const kv::Descriptor* source = peer.descriptors.find(ticket.ticket.descriptor);
   if (source == nullptr) {
     return Error{Code::kIncompatible, fmt::format("'{}' hasn't told of the ticket's descriptor {}", peer.name,
                                                   ticket.ticket.descriptor.hex())};
   }
   Entry entry;
-  entry.verdict = kv::negotiate(*source, *target, begin.policy);
+  entry.verdict = verdicts_.of({*source, ticket.ticket.descriptor}, {*target, begin.target}, begin.policy);
   if (entry.verdict.kind == kv::VerdictKind::kReject)
     return Error{Code::kIncompatible, summary(entry.verdict)};
   entry.nonce = ticket.ticket.nonce;

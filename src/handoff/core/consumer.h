@@ -111,8 +111,8 @@ struct ConsumerOptions {
   std::string name;
   Id128 incarnation;
   Key fleet_key{};
-  std::vector<kv::Descriptor> descriptors;  // Those of the HELLO.
-  std::uint32_t slots = 8;                  // Staging slots a handoff asks for: in flight at once.
+  DescriptorSet descriptors;  // Those of the HELLO.
+  std::uint32_t slots = 8;    // Staging slots a handoff asks for: in flight at once.
   Timings timings;
   Limits limits;
 };
@@ -258,7 +258,7 @@ class ConsumerCore {
   Status check_plan(const Entry& entry, const wire::Plan& plan) const;
   Status check_seal(const Entry& entry, const wire::Seal& seal) const;
   // Progress.
-  Result<Entry> check_begin(Begin begin, Instant now) const;
+  Result<Entry> check_begin(Begin begin, Instant now);
   void send_open(Entry& entry, Instant now, ConsumerActions& out);
   bool try_reserve(Entry& entry, ConsumerActions& out);
   void serve_waiting(ConsumerActions& out);
@@ -298,6 +298,7 @@ class ConsumerCore {
 
   ConsumerOptions options_;
   Ledger* ledger_;
+  Verdicts verdicts_;
   std::map<SessionId, Peer> sessions_;
   std::map<std::string, Id128> lives_;
   std::set<ChannelId> channels_;

@@ -9,15 +9,6 @@
 #include "base/check.h"
 
 namespace isthmus::handoff {
-namespace {
-
-bool is_known(const std::vector<kv::Descriptor>& descriptors, Digest128 digest) {
-  return std::ranges::any_of(descriptors,
-                             [&](const kv::Descriptor& each) { return each.digest() == digest; });
-}
-
-}  // namespace
-
 ProducerCore::ProducerCore(ProducerOptions options, Ledger* ledger)
     : options_(std::move(options)), ledger_(ledger) {
   ISTHMUS_CHECK(ledger_ != nullptr);
@@ -33,7 +24,7 @@ Status ProducerCore::check_reservation(const Reservation& reservation, Instant n
     return Error{Code::kInvalidArgument, fmt::format("token range [{}, {}) is empty",
                                                      reservation.tokens.begin, reservation.tokens.end)};
   }
-  if (!is_known(options_.descriptors, reservation.source)) {
+  if (options_.descriptors.find(reservation.source) == nullptr) {
     return Error{Code::kInvalidArgument,
                  fmt::format("descriptor {} isn't one of this agent's", reservation.source.hex())};
   }

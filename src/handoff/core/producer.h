@@ -95,7 +95,7 @@ struct ProducerOptions {
   Id128 incarnation;
   Instant started;  // Origin of tickets' expiry.
   Key fleet_key{};
-  std::vector<kv::Descriptor> descriptors;  // Those of the HELLO.
+  DescriptorSet descriptors;  // Those of the HELLO.
   Timings timings;
   Limits limits;
 };
@@ -297,6 +297,7 @@ class ProducerCore {
 
   ProducerOptions options_;
   Ledger* ledger_;
+  Verdicts verdicts_;
   std::map<SessionId, Peer> sessions_;
   std::map<std::string, Id128> lives_;  // Last established incarnation of each name.
   std::set<ChannelId> channels_;

@@ -201,15 +201,14 @@ void ProducerCore::open_slot(Entry& entry, SessionId session, const wire::Open& 
 
 void ProducerCore::take_slot(Entry& entry, SessionId session, const wire::Open& open, Instant now,
                              ProducerActions& out) {
-  const kv::Descriptor* target = peer(session)->find(open.target);
+  const kv::Descriptor* target = peer(session)->descriptors.find(open.target);
   if (target == nullptr) {
     const std::string detail = fmt::format("descriptor {} wasn't in this session's HELLO", open.target.hex());
     return reject(session, open, entry.spec.id, {Code::kIncompatible, detail, {}, {}}, now, out);
   }
-  const auto source = std::ranges::find_if(
-      options_.descriptors, [&](const auto& each) { return each.digest() == entry.spec.source; });
-  ISTHMUS_CHECK(source != options_.descriptors.end());
-  kv::Verdict verdict = kv::negotiate(*source, *target, entry.spec.policy);
+  const kv::Descriptor* source = options_.descriptors.find(entry.spec.source);
+  ISTHMUS_CHECK(source != nullptr);
+  kv::Verdict verdict = verdicts_.of({*source, entry.spec.source}, {*target, open.target}, entry.spec.policy);
   if (verdict.kind == kv::VerdictKind::kReject) {
     return reject(session, open, entry.spec.id,
                   {Code::kIncompatible, clip(summary(verdict.rejects)), {}, bounded(verdict.rejects)}, now,

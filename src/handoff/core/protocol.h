@@ -6,6 +6,7 @@
 #include <compare>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,14 +33,48 @@ struct ChannelId {
   friend auto operator<=>(const ChannelId&, const ChannelId&) = default;
 };
 
+// Descriptors of one end. Their digests are computed once: that of one costs as much as a message over
+// loopback.
+class DescriptorSet {
+ public:
+  DescriptorSet() = default;
+  DescriptorSet(std::vector<kv::Descriptor> all);  // NOLINT(google-explicit-constructor): it is them.
+  DescriptorSet(std::initializer_list<kv::Descriptor> all) : DescriptorSet(std::vector(all)) {}
+  const kv::Descriptor* find(Digest128 digest) const;  // Null if it isn't among them.
+
+ private:
+  std::vector<kv::Descriptor> all_;
+  std::vector<Digest128> digests_;  // Parallel to all_.
+};
+
+// One end's descriptor under its digest.
+struct DescribedEnd {
+  const kv::Descriptor& descriptor;
+  Digest128 digest;
+};
+
+// Verdicts of the pairs met last: a pair of workers negotiates the same for every handoff.
+class Verdicts {
+ public:
+  // kv::negotiate().
+  kv::Verdict of(const DescribedEnd& source, const DescribedEnd& target, const kv::Policy& policy);
+
+ private:
+  struct Met {
+    Digest128 source, target;
+    kv::Policy policy;
+    kv::Verdict verdict;
+  };
+  std::vector<Met> met_;
+  std::size_t oldest_ = 0;  // The next to be replaced once there are many.
+};
+
 // The other end of an established session.
 struct Peer {
   std::string name;
   Id128 incarnation;
   Key session_key{};
-  std::vector<kv::Descriptor> descriptors;  // Validated.
-  // Null if the peer hasn't told of it.
-  const kv::Descriptor* find(Digest128 digest) const;
+  DescriptorSet descriptors;  // Validated; those that the peer told of.
 };
 
 // Defaults fit a local network; spec/handoff.md gives the reasons and the relations that must hold

@@ -57,8 +57,8 @@ TEST(Session, BothEndsKnowEachOtherAndShareAKey) {
   EXPECT_EQ(pair.acceptor.peer().incarnation, test_id(1, 10));
   EXPECT_EQ(pair.dialer.peer().session_key, pair.acceptor.peer().session_key);
   EXPECT_EQ(pair.dialer.id(), pair.acceptor.id());
-  EXPECT_NE(pair.dialer.peer().find(source_descriptor().digest()), nullptr);
-  EXPECT_EQ(pair.dialer.peer().find(target_descriptor().digest()), nullptr);
+  EXPECT_NE(pair.dialer.peer().descriptors.find(source_descriptor().digest()), nullptr);
+  EXPECT_EQ(pair.dialer.peer().descriptors.find(target_descriptor().digest()), nullptr);
   Pair other;
   other.dialer = make(SessionRole::kDialer, 10, 1, 78);
   establish(other);
