@@ -66,6 +66,7 @@ layers:  ## check includes against src/layers.toml
 .PHONY: tidy
 tidy:  ## check sizes, banned names and licence lines; the checkers' own tests too
 	@python3 -m unittest discover --quiet --start-directory tools --pattern '*_test.py'
+	@python3 -m unittest discover --quiet --start-directory bench --pattern '*_test.py'
 	@python3 tools/tidy.py
 
 .PHONY: headers
@@ -105,6 +106,7 @@ bench: build  ## measure the crossing, write docs/performance.md
 	@mkdir -p build/bench
 	@$(RELEASE)/isthmus bench handoff --json > build/bench/1-handoff.jsonl
 	@$(RELEASE)/isthmus bench transform --json > build/bench/2-transform.jsonl
+	@python3 bench/ttft.py $(RELEASE)/isthmus > build/bench/3-ttft.jsonl
 	@python3 bench/page.py docs/performance.md build/bench/*.jsonl
 
 .PHONY: clean

@@ -16,10 +16,12 @@ BEGIN, END = "<!-- hand-written: begin -->", "<!-- hand-written: end -->"
 TITLES = {
     "handoff": "Handoffs between two processes",
     "transform": "Packing, placing and reading back, one thread",
+    "ttft": "Time to first token through a pair of workers",
 }
 COMMANDS = {
     "handoff": "isthmus bench handoff",
     "transform": "isthmus bench transform",
+    "ttft": "bench/ttft.py",
 }
 
 
