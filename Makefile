@@ -67,6 +67,7 @@ layers:  ## check includes against src/layers.toml
 tidy:  ## check sizes, banned names and licence lines; the checkers' own tests too
 	@python3 -m unittest discover --quiet --start-directory tools --pattern '*_test.py'
 	@python3 -m unittest discover --quiet --start-directory bench --pattern '*_test.py'
+	@python3 -m unittest discover --quiet --start-directory bench/peers --pattern '*_test.py'
 	@python3 tools/tidy.py
 
 .PHONY: headers
@@ -101,12 +102,15 @@ matrix: build  ## KL of every pair of KV forms to its decoder alone, half an hou
 	  ISTHMUS_TEST_MODEL=$(ISTHMUS_DEPS_DIR)/models/SmolLM2-135M-Instruct.Q4_1.gguf \
 	  ./crossing_test --gtest_filter='Matrix.EveryPair*'
 
+BENCH_MIB ?= 256
 .PHONY: bench
 bench: build  ## measure the crossing, write docs/performance.md
 	@mkdir -p build/bench
-	@$(RELEASE)/isthmus bench handoff --json > build/bench/1-handoff.jsonl
-	@$(RELEASE)/isthmus bench transform --json > build/bench/2-transform.jsonl
+	@rm -f build/bench/*.jsonl
+	@$(RELEASE)/isthmus bench handoff --size $(BENCH_MIB) --json > build/bench/1-handoff.jsonl
+	@$(RELEASE)/isthmus bench transform --size $(BENCH_MIB) --json > build/bench/2-transform.jsonl
 	@python3 bench/ttft.py $(RELEASE)/isthmus > build/bench/3-ttft.jsonl
+	@python3 bench/peers/peers.py $(RELEASE)/isthmus > build/bench/4-peers.jsonl
 	@python3 bench/page.py docs/performance.md build/bench/*.jsonl
 
 .PHONY: clean

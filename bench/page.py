@@ -17,11 +17,13 @@ TITLES = {
     "handoff": "Handoffs between two processes",
     "transform": "Packing, placing and reading back, one thread",
     "ttft": "Time to first token through a pair of workers",
+    "peers": "Beside other transfer libraries",
 }
 COMMANDS = {
     "handoff": "isthmus bench handoff",
     "transform": "isthmus bench transform",
     "ttft": "bench/ttft.py",
+    "peers": "bench/peers/peers.py",
 }
 
 
