@@ -69,7 +69,7 @@ class Measurement {
   bool load(const Form& form) {
     auto& engine = engines_[form.text()];
     if (engine) return true;
-    Result<std::unique_ptr<engine::Engine>> made = make_engine(form, 2);
+    Result<std::unique_ptr<engine::Engine>> made = make_engine(form, 1);
     EXPECT_TRUE(made.ok()) << form.text() << ": " << made.error().text();
     if (made.ok()) engine = *std::move(made);
     return engine != nullptr;
@@ -89,9 +89,20 @@ class Measurement {
       engine::Engine& engine = *engines_.at(prefill.text());
       Computed source{*engine.open(tokens.size()), tokens, {}};
       source.first_row = *run_prompt(engine, source.sequence, tokens);
+      std::map<Tokens, Logits>
+          going_on;  // The prefill engine alone, by what is forced; decoders share answers.
       for (const Form& decoder : matrix_.decoders) {
-        if (!measure(prefill, source, decoder, forced[decoder.text()], alone.at(decoder.text())))
-          return false;
+        const Tokens& answer = forced[decoder.text()];
+        if (!going_on.contains(answer)) {
+          Result<Logits> rows = cross(engine, source, engine, answer);  // On a copy of its own sequence.
+          EXPECT_TRUE(rows.ok()) << prefill.text() << " -> itself: " << rows.error().text();
+          if (!rows.ok()) return false;
+          going_on[answer] = *std::move(rows);
+        }
+        Result<Logits> pair = cross(engine, source, *engines_.at(decoder.text()), answer);
+        EXPECT_TRUE(pair.ok()) << prefill.text() << " -> " << decoder.text() << ": " << pair.error().text();
+        if (!pair.ok()) return false;
+        add(distances_[{prefill.text(), decoder.text()}], alone.at(decoder.text()), *pair, going_on[answer]);
       }
       engine.close(source.sequence);
     }
@@ -99,22 +110,11 @@ class Measurement {
     return true;
   }
 
-  bool measure(const Form& prefill, const Computed& source, const Form& decoder, const Tokens& forced,
-               const Reference& alone) {
-    engine::Engine& from = *engines_.at(prefill.text());
-    engine::Engine& to = *engines_.at(decoder.text());
-    Distance& distance = distances_[{prefill.text(), decoder.text()}];
-    const Result<Logits> pair = cross(from, source, to, forced);
-    // The prefill engine alone, on a copy of its own sequence.
-    const Result<Logits> other = cross(from, source, from, forced);
-    EXPECT_TRUE(pair.ok()) << prefill.text() << " -> " << decoder.text() << ": " << pair.error().text();
-    EXPECT_TRUE(other.ok()) << prefill.text() << " -> itself: " << other.error().text();
-    if (!pair.ok() || !other.ok()) return false;
-    distance.pair += alone.mean_kl(*pair);
-    distance.engines += alone.mean_kl(*other);
-    distance.first += alone.first_kl(*pair);
+  static void add(Distance& distance, const Reference& alone, const Logits& pair, const Logits& prefill) {
+    distance.pair += alone.mean_kl(pair);
+    distance.engines += alone.mean_kl(prefill);
+    distance.first += alone.first_kl(pair);
     ++distance.prompts;
-    return true;
   }
 
   static Result<Logits> cross(engine::Engine& from, const Computed& source, engine::Engine& to,
@@ -129,13 +129,19 @@ class Measurement {
   std::map<Key, Distance> distances_;
 };
 
-void expect_bar(const Measurement& measured) {
+// Pairs of one engine are accepted without a record, so they must hold the bar. An unlike pair over it gets a
+// record that covers nothing: `up` refuses it unless told otherwise.
+void expect_bar(const Measurement& measured, bool unlike_too) {
   for (const auto& [key, distance] : measured.distances()) {
+    const bool is_unlike = measured.engine(key.first).info().name != measured.engine(key.second).info().name;
     const bool is_judged = !Form{"", key.first}.is_four_bit() && !Form{"", key.second}.is_four_bit();
-    fmt::print("{:<28} {:<24} pair {:.3e} engines {:.3e} ratio {:.2f}{}\n", key.first, key.second,
+    fmt::print("{:<28} {:<28} pair {:.3e} engines {:.3e} ratio {:.2f}{}\n", key.first, key.second,
                distance.mean_pair(), distance.mean_engines(), distance.ratio(),
-               is_judged ? "" : " (four bits: reported)");
-    if (is_judged) EXPECT_TRUE(distance.within_bar()) << key.first << " -> " << key.second;
+               !is_judged              ? " (four bits: reported)"
+               : distance.within_bar() ? ""
+                                       : " over the bar");
+    if (is_judged && (unlike_too || !is_unlike))
+      EXPECT_TRUE(distance.within_bar()) << key.first << " -> " << key.second;
   }
 }
 
@@ -164,7 +170,9 @@ void write_docs(const Measurement& measured, const Matrix& matrix, const std::fi
       "[crossing.md](crossing.md). {} prompts of {} to {} tokens, SmolLM2-135M-Instruct with Q4_1 "
       "weights.\n\n"
       "KL(decoder alone ‖ pair) in units of the engines' own distance, KL(decoder alone ‖ prefill engine "
-      "alone). The bar is {}; pairs with a four-bit form report their figure. `=`: both are exactly 0.\n\n",
+      "alone). The bar is {}; pairs with a four-bit form report their figure; an unlike pair over the bar "
+      "has a record that covers nothing, so that `up` refuses it under the policy `bounded`. `=`: both are "
+      "exactly 0.\n\n",
       matrix.prompts.size(), prompt_lengths()[matrix.prompts.front()],
       prompt_lengths()[matrix.prompts.back()], kRatioMax);
   file << matrix_table(measured, matrix, [](const Distance& d) {
@@ -205,24 +213,24 @@ TEST(Matrix, EveryPairAnswersLikeItsDecoderAlone) {
   const Matrix matrix = whole_matrix();
   Measurement measured(matrix);
   ASSERT_TRUE(measured.run());
-  expect_bar(measured);
+  expect_bar(measured, false);
   write_docs(measured, matrix, std::filesystem::path(docs) / "docs" / "crossing-matrix.md");
   write_records(measured, std::filesystem::path(docs) / "deploy" / "demo" / "qualification");
 }
 
-// Each engine in each role, each kind of form on each side at least once, short prompts.
+// Each engine in each role, each kind of form on either side at least once, short prompts.
 TEST(Matrix, ACoverOfAllFormsAnswersLikeTheDecodersAlone) {
-  const std::vector<std::size_t> prompts{6, 14, 18};  // 33, 129 and 257 tokens.
-  Measurement reverse({{{"openvino", "f32"}, {"openvino", "u8_channel"}},
-                       {{"llamacpp", "f16"}, {"llamacpp", "q8_0"}},
-                       prompts});
-  ASSERT_TRUE(reverse.run());
-  expect_bar(reverse);
-  Measurement forward({{{"llamacpp", "f16_v_transposed"}, {"llamacpp", "q8_0_v_q4_0"}},
-                       {{"openvino", "u4"}, {"openvino", "u8_channel"}},
+  const std::vector<std::size_t> prompts{6, 14};  // 33 and 129 tokens.
+  Measurement backward({{{"openvino", "f32"}, {"openvino", "u8_channel"}, {"openvino", "u4"}},
+                        {{"llamacpp", "f16"}, {"llamacpp", "q8_0_v_q4_0"}},
+                        prompts});
+  ASSERT_TRUE(backward.run());
+  expect_bar(backward, true);
+  Measurement forward({{{"llamacpp", "f16_v_transposed"}, {"llamacpp", "q8_0_v_q4_0"}, {"llamacpp", "q8_0"}},
+                       {{"openvino", "u4"}, {"openvino", "u8_channel"}, {"llamacpp", "q8_0_unrotated"}},
                        prompts});
   ASSERT_TRUE(forward.run());
-  expect_bar(forward);
+  expect_bar(forward, true);
 }
 
 }  // namespace
