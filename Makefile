@@ -19,10 +19,12 @@ demo: build  ## start a prefill worker, a decode worker and a router, chat once,
 	@tools/demo.sh
 
 .PHONY: test
-test: build  ## build and run all tests, unit and contract ones under ASan and UBSan too
-	@echo "test: building build/asan"
+test: build  ## build and run all tests, those without engines under ASan and UBSan too, and fuzz briefly
+	@echo "test: building build/asan and build/fuzz"
 	@$(call configure,asan)
 	@ninja -C build/asan -j $(JOBS)
+	@$(call configure,fuzz)
+	@ninja -C build/fuzz -j $(JOBS) fuzzers
 	@$(PYTHON) tools/run_tests.py --jobs $(JOBS)
 
 .PHONY: faults

@@ -3,7 +3,7 @@
 """Runs every test suite of built trees, prints one line a suite and at last `N passed, N failed`.
 
 Suites: C++ tests by label in build/release; all but those of the real engines again in build/asan (or build/tsan); pytest
-in tests/matrix and tests/integration; with --only fuzz the fuzz targets of build/fuzz, some seconds each. A suite that
+in tests/matrix and tests/integration; the fuzz targets of build/fuzz, half a minute each. A suite that
 cannot run counts as one failure.
 """
 
@@ -151,7 +151,7 @@ def suites(only, jobs):
             yield f"{sanitized} {label}", lambda label=label: run_ctest(
                 ROOT / "build" / sanitized, label, jobs
             )
-    if only == "fuzz":
+    if only in (None, "fuzz"):
         yield "fuzz", lambda: run_fuzz(ROOT / "build/fuzz", jobs)
     if only in (None, "release"):
         # The engines use all processors; two such tests at once would only be slower.
