@@ -13,6 +13,10 @@
 #include "engine/llamacpp/tokenizer.h"
 
 namespace isthmus::engine::llamacpp {
+
+std::string model_path() {
+  return ISTHMUS_MODEL;
+}
 namespace {
 
 TEST(LlamaEngine, InfoSaysWhatTheModelIs) {

@@ -23,9 +23,11 @@ namespace isthmus::engine::llamacpp {
 constexpr std::uint32_t kKvHeads = 3, kHeadDim = 64, kLayers = 30;  // Of the test model.
 constexpr std::uint64_t kRowBytes = kKvHeads * kHeadDim * 2;
 
+std::string model_path();  // Of the test model; engine_test.cc.
+
 inline std::unique_ptr<Engine> make(std::uint64_t context_tokens = 512, std::uint32_t sequences_max = 3,
                                     const std::string& kv_type = "f16", std::uint32_t step_tokens_max = 256) {
-  auto engine = make_llamacpp({.model_path = ISTHMUS_MODEL,
+  auto engine = make_llamacpp({.model_path = model_path(),
                                .kv_type = kv_type,
                                .threads = 1,
                                .context_tokens = context_tokens,
