@@ -230,7 +230,7 @@ class Consumer {
     const double loop = agent_->loop_seconds(), place = agent_->busy("place"),
                  verify = agent_->busy("verify");
     const Instant begin = now();
-    const Status begun = agent_->on_loop([&]() -> Status {
+    Status begun = agent_->on_loop([&]() -> Status {
       return agent_->agent()
           .fetch({.ticket = question.ticket.data(),
                   .endpoints = {question.endpoint.data()},

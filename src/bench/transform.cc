@@ -76,7 +76,7 @@ Result<Times> cross(Setting& at) {
   std::vector<Digest128> tiles, stored;
   const auto timed = [&](std::size_t stage, auto work) {
     const Instant begin = now();
-    const Status done = work();
+    Status done = work();
     times.at(stage) += now() - begin;
     return done;
   };

@@ -147,7 +147,7 @@ void expect_bar(const Measurement& measured, bool unlike_too) {
 
 std::string matrix_table(const Measurement& measured, const Matrix& matrix,
                          const std::function<std::string(const Distance&)>& cell) {
-  std::string out = "| prefill \\\\ decode |";
+  std::string out = "| prefill / decode |";
   std::string rule = "\n|---|";
   for (const Form& decoder : matrix.decoders) {
     out += fmt::format(" {} |", decoder.text());

@@ -146,12 +146,24 @@ double Reference::mean_kl(const Logits& rows) const {
   return sum / static_cast<double>(own_terms_.size() - 1);
 }
 
+namespace {
+
+// A quoted scalar, cut after each component: YAML joins what a backslash ends with the next line.
+std::string quoted(std::string form) {
+  for (std::size_t at = form.find(';'); at != std::string::npos; at = form.find(';', at + 1))
+    form.insert(at + 1, "\\\n    ");
+  return '"' + form + '"';
+}
+
+}  // namespace
+
 std::string qualification_head(const kv::Descriptor& source, const kv::Descriptor& target) {
   return fmt::format(
-      "- prefill_recipe: {}\n  decode_recipe: {}\n  lineage: {}\n  wire_form: \"{}\"\n  decode_form: "
+      "- prefill_recipe: {}\n  decode_recipe: {}\n  lineage: {}\n  wire_form: {}\n  decode_form: "
       "\"{}\"\n",
       without_instruction_set(source.weights_recipe), without_instruction_set(target.weights_recipe),
-      source.identity.lineage, kv::qualification_form(source), kv::qualification_form(target));
+      source.identity.lineage, quoted(kv::qualification_form(source)),
+      quoted(kv::qualification_form(target)));
 }
 
 std::string qualification_figures(const Distance& distance) {

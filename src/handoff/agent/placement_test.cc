@@ -48,36 +48,36 @@ class SharedBody {
 class LatePeer {
  public:
   LatePeer(std::byte& at, std::vector<std::vector<std::byte>>& destination) {
-    flips_ = &at;
-    pages_.clear();
+    flips = &at;
+    pages.clear();
     const auto page = static_cast<std::uintptr_t>(::getpagesize());
     for (std::vector<std::byte>& memory : destination) {
       const auto begin = (reinterpret_cast<std::uintptr_t>(memory.data()) + page - 1) / page * page;
       const auto end = reinterpret_cast<std::uintptr_t>(memory.data() + memory.size()) / page * page;
-      if (begin < end) pages_.emplace_back(reinterpret_cast<void*>(begin), end - begin);
+      if (begin < end) pages.emplace_back(reinterpret_cast<void*>(begin), end - begin);
     }
     struct sigaction action{};
     action.sa_handler = [](int) { intervene(); };
     EXPECT_EQ(::sigaction(SIGSEGV, &action, &before_), 0);
-    for (const auto& [at_page, bytes] : pages_) EXPECT_EQ(::mprotect(at_page, bytes, PROT_READ), 0);
+    for (const auto& [at_page, bytes] : pages) EXPECT_EQ(::mprotect(at_page, bytes, PROT_READ), 0);
   }
   ~LatePeer() {
     unprotect();
     ::sigaction(SIGSEGV, &before_, nullptr);
   }
-  static bool has_intervened() { return flips_ == nullptr; }
+  static bool has_intervened() { return flips == nullptr; }
 
  private:
   static void unprotect() {
-    for (const auto& [at_page, bytes] : pages_) ::mprotect(at_page, bytes, PROT_READ | PROT_WRITE);
+    for (const auto& [at_page, bytes] : pages) ::mprotect(at_page, bytes, PROT_READ | PROT_WRITE);
   }
   static void intervene() {
-    if (flips_ == nullptr) std::abort();  // A fault of another kind.
-    *std::exchange(flips_, nullptr) ^= std::byte{0x11};
+    if (flips == nullptr) std::abort();  // A fault of another kind.
+    *std::exchange(flips, nullptr) ^= std::byte{0x11};
     unprotect();
   }
-  inline static std::byte* flips_ = nullptr;
-  inline static std::vector<std::pair<void*, std::size_t>> pages_;
+  inline static std::byte* flips = nullptr;
+  inline static std::vector<std::pair<void*, std::size_t>> pages;
   struct sigaction before_{};
 };
 

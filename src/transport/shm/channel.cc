@@ -256,7 +256,7 @@ Result<std::span<std::byte>> Connection::on_incoming(const Incoming& frame) {
   const auto events = events_;  // The callback may replace them.
   if (!events->on_incoming)
     return Error{Code::kUnsupported, fmt::format("channel to {} takes no data", peer())};
-  const Result<std::span<std::byte>> judged =
+  Result<std::span<std::byte>> judged =
       events->on_incoming({.immediate = immediate.user, .bytes = immediate.place.bytes, .is_shared = true});
   if (!judged.ok()) return judged;
   ISTHMUS_CHECK(judged->empty());
