@@ -168,7 +168,9 @@ void LyingPeer::peer_sends() {
   const wire::Frame frame = small(1) == 0 ? frame_to_producer() : frame_to_consumer();
   const auto bytes = wire::encode(frame);
   if (!bytes.ok()) return;
-  deliver(wire::decode(*bytes).value());
+  const auto decoded = wire::decode(*bytes);
+  if (!decoded.ok()) return link_changes();  // As the shell does: the session is closed.
+  deliver(*decoded);
 }
 
 void LyingPeer::peer_sends_data() {
