@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "net/asio_internal.h"
+#include "net/pieces.h"
 
 namespace isthmus::net {
 namespace {
@@ -49,8 +50,7 @@ struct Connection {
   Stream::Done on_read;
   std::vector<std::byte> ahead = std::vector<std::byte>(kAheadBytes);
   std::span<const std::byte> unread;  // Of `ahead`.
-  std::vector<std::span<const std::byte>> writing;
-  std::size_t writing_first = 0;  // Pieces before it are written.
+  Pieces writing;
   Stream::Done on_written;
   std::vector<FileDescriptor> to_pass;
   std::deque<FileDescriptor> passed;
@@ -156,14 +156,9 @@ void attach_descriptors(const Connection& connection, msghdr& message, Control& 
 Result<std::size_t> transmit(Connection& connection) {
   std::array<iovec, kPiecesMax> pieces{};
   std::size_t count = 0;
-  std::size_t bytes_left = kPieceBytesMax;
-  for (std::size_t i = connection.writing_first; i < connection.writing.size(); ++i) {
-    if (count == kPiecesMax || bytes_left == 0) break;
-    const std::span<const std::byte> piece = connection.writing[i];
-    const std::size_t bytes = std::min(piece.size(), bytes_left);
-    pieces[count++] = {.iov_base = const_cast<std::byte*>(piece.data()), .iov_len = bytes};
-    bytes_left -= bytes;
-  }
+  connection.writing.front(kPiecesMax, kPieceBytesMax, [&](std::span<const std::byte> piece) {
+    pieces[count++] = {.iov_base = const_cast<std::byte*>(piece.data()), .iov_len = piece.size()};
+  });
   Control control{};
   msghdr message{};
   message.msg_iov = pieces.data();
@@ -176,30 +171,17 @@ Result<std::size_t> transmit(Connection& connection) {
   return static_cast<std::size_t>(sent);
 }
 
-// Drops `moved` bytes from the front of what is being written.
-void advance(Connection& connection, std::size_t moved) {
-  while (connection.writing_first < connection.writing.size()) {
-    std::span<const std::byte>& piece = connection.writing[connection.writing_first];
-    const std::size_t taken = std::min(moved, piece.size());
-    piece = piece.subspan(taken);
-    moved -= taken;
-    if (!piece.empty()) return;
-    ++connection.writing_first;
-  }
-}
-
 void write_next(const Shared& connection) {
-  const bool is_written = connection->writing_first == connection->writing.size();
-  if (connection->closed || is_written) return call(*connection, connection->on_written, ok_status());
+  if (connection->closed || connection->writing.empty())
+    return call(*connection, connection->on_written, ok_status());
   const Result<std::size_t> sent = transmit(*connection);
   if (!sent.ok()) return call(*connection, connection->on_written, sent.error());
   if (*sent == 0) {
     return connection->socket.async_wait(LocalSocket::wait_write,
                                          [connection](const error_code&) { write_next(connection); });
   }
-  advance(*connection, *sent);
-  if (connection->writing_first == connection->writing.size())
-    return call(*connection, connection->on_written, ok_status());
+  connection->writing.advance(*sent);
+  if (connection->writing.empty()) return call(*connection, connection->on_written, ok_status());
   asio::post(connection->context, [connection] { write_next(connection); });
 }
 
@@ -231,9 +213,7 @@ class SocketStream final : public LocalStream {
   void write(std::vector<std::span<const std::byte>> pieces, Done done) override {
     ISTHMUS_CHECK(!connection_->on_written);
     connection_->on_written = std::move(done);
-    connection_->writing = std::move(pieces);
-    connection_->writing_first = 0;
-    advance(*connection_, 0);  // Skips empty pieces at the front.
+    connection_->writing = Pieces(std::move(pieces));
     asio::post(connection_->context, [connection = connection_] { write_next(connection); });
   }
 

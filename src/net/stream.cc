@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "net/asio_internal.h"
+#include "net/pieces.h"
 
 namespace isthmus::net {
 namespace {
@@ -42,8 +43,7 @@ struct Connection {
   bool closed = false;
   std::span<std::byte> reading;
   Stream::Done on_read;
-  std::vector<std::span<const std::byte>> writing;
-  std::size_t writing_first = 0;  // Pieces before it are written.
+  Pieces writing;
   Stream::Done on_written;
 };
 
@@ -76,27 +76,11 @@ void read_next(const std::shared_ptr<Connection>& connection) {
                                      });
 }
 
-// Drops `moved` bytes from the front of what is being written.
-void advance(Connection& connection, std::size_t moved) {
-  while (connection.writing_first < connection.writing.size()) {
-    std::span<const std::byte>& piece = connection.writing[connection.writing_first];
-    const std::size_t taken = std::min(moved, piece.size());
-    piece = piece.subspan(taken);
-    moved -= taken;
-    if (!piece.empty()) return;
-    ++connection.writing_first;
-  }
-}
-
 Buffers next_buffers(const Connection& connection) {
   Buffers buffers;
-  std::size_t bytes_left = kPieceBytesMax;
-  for (std::size_t i = connection.writing_first; i < connection.writing.size(); ++i) {
-    if (buffers.count == kPiecesMax || bytes_left == 0) break;
-    const std::size_t bytes = std::min(connection.writing[i].size(), bytes_left);
-    buffers.pieces.at(buffers.count++) = asio::buffer(connection.writing[i].data(), bytes);
-    bytes_left -= bytes;
-  }
+  connection.writing.front(kPiecesMax, kPieceBytesMax, [&](std::span<const std::byte> piece) {
+    buffers.pieces.at(buffers.count++) = asio::buffer(piece.data(), piece.size());
+  });
   return buffers;
 }
 
@@ -105,9 +89,8 @@ void write_next(const std::shared_ptr<Connection>& connection) {
                                       [connection](const error_code& error, std::size_t moved) {
                                         Status status = outcome(*connection, error);
                                         if (status.ok()) {
-                                          advance(*connection, moved);
-                                          if (connection->writing_first < connection->writing.size())
-                                            return write_next(connection);
+                                          connection->writing.advance(moved);
+                                          if (!connection->writing.empty()) return write_next(connection);
                                         }
                                         call(connection->on_written, std::move(status));
                                       });
@@ -136,9 +119,7 @@ class SocketStream final : public Stream {
   void write(std::vector<std::span<const std::byte>> pieces, Done done) override {
     ISTHMUS_CHECK(!connection_->on_written);
     connection_->on_written = std::move(done);
-    connection_->writing = std::move(pieces);
-    connection_->writing_first = 0;
-    advance(*connection_, 0);  // Skips empty pieces at the front.
+    connection_->writing = Pieces(std::move(pieces));
     write_next(connection_);
   }
 
