@@ -100,6 +100,9 @@ class World {
   void begin_at(std::size_t consumer, std::size_t request, int tries_left);
   void act(std::size_t agent, ProducerActions actions);
   void act(std::size_t agent, ConsumerActions actions);
+  // What both shells do in the same way; false if it is something else.
+  template <typename Actions, typename Action>
+  bool act_alike(std::size_t agent, const Action& action);
   void send_chunk(std::size_t agent, const SendChunk& send);
   void chunk_message(const std::shared_ptr<Link>& link, std::size_t producer, const SendChunk& send,
                      std::uint64_t value);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "base/bytes.h"
 #include "base/digest.h"
@@ -17,6 +18,32 @@ Digest128 root_of(const std::vector<std::uint64_t>& values) {
 
 }  // namespace
 
+template <typename Actions, typename Action>
+bool World::act_alike(std::size_t index, const Action& action) {
+  if (const auto* send = std::get_if<SendFrame>(&action)) {
+    send_control(index, send->session, send->frame);
+  } else if (const auto* plan = std::get_if<MakePlan>(&action)) {
+    at(index, ms(1, 3), [this, index, plan = *plan] {
+      Actions out;
+      const auto ready = [&](auto& core) {
+        core.plan_ready(plan.handoff, plan.attempt, plan_facts(plan.tokens), now(), out);
+      };
+      if constexpr (std::is_same_v<Actions, ProducerActions>) {
+        ready(*agents_[index]->producer);
+      } else {
+        ready(*agents_[index]->consumer);
+      }
+      act(index, std::move(out));
+    });
+  } else if (const auto* revoke = std::get_if<RevokeChannel>(&action)) {
+    const auto link = links_.find(revoke->channel.session);
+    if (link != links_.end()) channel_down(link->second, revoke->channel.number);
+  } else {
+    return false;
+  }
+  return true;
+}
+
 // --- Producer's shell
 
 void World::act(std::size_t index, ProducerActions actions) {
@@ -24,18 +51,8 @@ void World::act(std::size_t index, ProducerActions actions) {
     if (!agents_[index]->alive) return;
     Agent& agent = *agents_[index];
     agent.witness->sees(action);
-    if (const auto* send = std::get_if<SendFrame>(&action)) {
-      send_control(index, send->session, send->frame);
-    } else if (const auto* plan = std::get_if<MakePlan>(&action)) {
-      at(index, ms(1, 3), [this, index, plan = *plan] {
-        ProducerActions out;
-        agents_[index]->producer->plan_ready(plan.handoff, plan.attempt, plan_facts(plan.tokens), now(), out);
-        act(index, std::move(out));
-      });
-    } else if (const auto* revoke = std::get_if<RevokeChannel>(&action)) {
-      const auto link = links_.find(revoke->channel.session);
-      if (link != links_.end()) channel_down(link->second, revoke->channel.number);
-    } else if (const auto* chunk = std::get_if<SendChunk>(&action)) {
+    if (act_alike<ProducerActions>(index, action)) continue;
+    if (const auto* chunk = std::get_if<SendChunk>(&action)) {
       send_chunk(index, *chunk);
     } else if (const auto* fence = std::get_if<SendFence>(&action)) {
       const auto found = links_.find(fence->channel.session);
@@ -164,18 +181,8 @@ void World::act(std::size_t index, ConsumerActions actions) {
     if (!agents_[index]->alive) return;
     Agent& agent = *agents_[index];
     agent.witness->sees(action);
-    if (const auto* send = std::get_if<SendFrame>(&action)) {
-      send_control(index, send->session, send->frame);
-    } else if (const auto* plan = std::get_if<MakePlan>(&action)) {
-      at(index, ms(1, 3), [this, index, plan = *plan] {
-        ConsumerActions out;
-        agents_[index]->consumer->plan_ready(plan.handoff, plan.attempt, plan_facts(plan.tokens), now(), out);
-        act(index, std::move(out));
-      });
-    } else if (const auto* revoke = std::get_if<RevokeChannel>(&action)) {
-      const auto link = links_.find(revoke->channel.session);
-      if (link != links_.end()) channel_down(link->second, revoke->channel.number);
-    } else if (const auto* reserve = std::get_if<ReserveCapacity>(&action)) {
+    if (act_alike<ConsumerActions>(index, action)) continue;
+    if (const auto* reserve = std::get_if<ReserveCapacity>(&action)) {
       agent.memory.at(reserve->handoff.sequence)->staging.assign(reserve->slots, kGarbage);
       const bool refuses = chance(faults_.refuses_memory);
       at(index, ms(0, 2), [this, index, refuses, reserve = *reserve] {
