@@ -14,6 +14,7 @@
 #include "base/bytes.h"
 #include "base/metrics.h"
 #include "faults/duo.h"
+#include "faults/routed.h"
 #include "fleet/fleet.h"
 #include "net/stream.h"
 #include "router/shell/router.h"
@@ -66,15 +67,7 @@ class Strangers : public testing::Test {
     options.health_interval = std::chrono::milliseconds(20);
     options.listen = {"127.0.0.1", 0};
     options.fleet.models.emplace_back().name = kModel;
-    for (const auto& [node, role] :
-         {std::pair{&duo_.p(), fleet::Role::kPrefill}, {&duo_.d(), fleet::Role::kDecode}}) {
-      fleet::Worker worker;
-      worker.name = node->name;
-      worker.role = role;
-      worker.model = kModel;
-      worker.http = node->http;
-      options.fleet.workers.push_back(std::move(worker));
-    }
+    options.fleet.workers = workers_of(duo_);
     auto started = router::shell::Router::start(duo_.loop(), std::move(options), metrics_);
     EXPECT_TRUE(started.ok());
     router_ = *std::move(started);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "faults/duo.h"
+#include "faults/routed.h"
 #include "fleet/fleet.h"
 #include "net/run_until.h"
 #include "router/shell/router.h"
@@ -29,15 +30,7 @@ class Routed : public testing::Test {
     router::shell::RouterOptions options;
     options.fleet.name = "pair";
     options.fleet.models = {model};
-    for (const auto& [node, role] :
-         {std::pair{&duo_.p(), fleet::Role::kPrefill}, {&duo_.d(), fleet::Role::kDecode}}) {
-      fleet::Worker worker;
-      worker.name = node->name;
-      worker.role = role;
-      worker.model = kModel;
-      worker.http = node->http;
-      options.fleet.workers.push_back(worker);
-    }
+    options.fleet.workers = workers_of(duo_);
     options.listen = {"127.0.0.1", 0};
     options.health_interval = std::chrono::milliseconds(20);
     auto router = router::shell::Router::start(duo_.loop(), options, metrics_);
