@@ -3,7 +3,9 @@
 #include "bench/synthetic.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <string_view>
 
 #include "base/bytes.h"
 #include "kv/catalogue.h"
@@ -13,33 +15,11 @@ namespace isthmus::bench {
 
 Result<kv::Descriptor> describe(const std::string& storage, const Geometry& geometry) {
   ISTHMUS_TRY(const kv::Storage* found, kv::find_storage(storage));
-  kv::Descriptor descriptor;
-  kv::Identity& identity = descriptor.identity;
-  identity.architecture = "llama";
-  identity.lineage = identity.config_digest = identity.tokenizer_digest = "00";
-  identity.position_scheme = "rope";
-  identity.rope_theta = 10000;
-  identity.rope_scaling = "none";
-  descriptor.weights_recipe = "gguf-f16";
-  descriptor.weights_digest = "00";
-  kv::LayerGroup group;
-  for (std::uint32_t layer = 0; layer < geometry.layers; ++layer) group.layers.push_back(layer);
-  for (const char* name : {"k", "v"}) {
-    group.components.push_back(
-        {.name = name, .heads = geometry.heads, .dim = geometry.dim, .value_transforms = {}});
-  }
-  ISTHMUS_TRY(kv::StoredGroup stored, kv::represent(*found, std::move(group)));
-  descriptor.groups = {std::move(stored.group)};
-  descriptor.representation = {std::move(stored.representation)};
-  descriptor.partition = {{.rank = 0,
-                           .group = 0,
-                           .layer_begin = 0,
-                           .layer_end = geometry.layers,
-                           .head_begin = 0,
-                           .head_end = geometry.heads,
-                           .replica = 0}};
-  ISTHMUS_TRY(descriptor.validate());
-  return descriptor;
+  constexpr std::array<std::string_view, 2> kComponents{"k", "v"};
+  if (!std::ranges::equal(found->forms, kComponents, {}, &kv::DecodeForm::component))
+    return Error{Code::kIncompatible, "storage " + storage + " doesn't hold k and v"};
+  return kv::plain_descriptor(*found,
+                              {.layers = geometry.layers, .heads = geometry.heads, .dim = geometry.dim});
 }
 
 Result<std::uint64_t> bytes_per_token(const kv::Descriptor& descriptor) {

@@ -349,4 +349,35 @@ Result<StoredGroup> represent(const Storage& storage, LayerGroup group) {
   return StoredGroup{std::move(group), std::move(representation)};
 }
 
+Result<Descriptor> plain_descriptor(const Storage& storage, const PlainShape& shape) {
+  Descriptor descriptor;
+  descriptor.identity.architecture = "any";
+  descriptor.identity.lineage = "any";
+  descriptor.identity.config_digest = "any";
+  descriptor.identity.tokenizer_digest = "any";
+  descriptor.identity.position_scheme = "rope";
+  descriptor.identity.rope_theta = 10000;
+  descriptor.identity.rope_scaling = "none";
+  descriptor.weights_recipe = "any";
+  LayerGroup group;
+  for (std::uint32_t layer = 0; layer < shape.layers; ++layer) group.layers.push_back(layer);
+  for (const DecodeForm& form : storage.forms) {
+    Component component;
+    component.name = form.component;
+    component.heads = shape.heads;
+    component.dim = shape.dim;
+    if (form.component == "k") component.value_transforms = {"rope:interleaved"};
+    group.components.push_back(std::move(component));
+  }
+  ISTHMUS_TRY(StoredGroup stored, represent(storage, std::move(group)));
+  descriptor.groups.push_back(std::move(stored.group));
+  descriptor.representation.push_back(std::move(stored.representation));
+  RankBox box;
+  box.layer_end = shape.layers;
+  box.head_end = shape.heads;
+  descriptor.partition.push_back(box);
+  ISTHMUS_TRY(descriptor.validate());
+  return descriptor;
+}
+
 }  // namespace isthmus::kv

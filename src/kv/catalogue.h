@@ -44,4 +44,12 @@ struct StoredGroup {
 // ("rope:…"). incompatible, naming the component, if the storage holds others.
 Result<StoredGroup> represent(const Storage& storage, LayerGroup group);
 
+// A model that isn't there, as `storage` holds it: full attention, one rank, identity and recipe the same for
+// every storage, so that verdicts between two of them are about storage alone.
+struct PlainShape {
+  std::uint32_t layers = 0, heads = 0, dim = 0;
+};
+// Errors: as Descriptor::validate().
+Result<Descriptor> plain_descriptor(const Storage& storage, const PlainShape& shape);
+
 }  // namespace isthmus::kv
