@@ -31,19 +31,31 @@ SANITIZER_OPTIONS = {
 }
 
 
+MESSAGE_LINES = 12  # Of a failure's message, in the summary.
+
+
 class Count:
-    def __init__(self, passed=0, failed=0, skipped=0):
+    def __init__(self, passed=0, failed=0, skipped=0, failures=()):
         self.passed, self.failed, self.skipped = passed, failed, skipped
+        self.failures = list(failures)  # One text each, as far as a suite says which.
 
     def add(self, other):
         self.passed += other.passed
         self.failed += other.failed
         self.skipped += other.skipped
+        self.failures += other.failures
 
     def __str__(self):
         return f"{self.passed} passed, {self.failed} failed" + (
             f", {self.skipped} skipped" if self.skipped else ""
         )
+
+
+def failure_text(case, failure):
+    """The case's name and the first lines of what it said: a summary must do without the suite's log."""
+    said = f"{failure.get('message') or ''}\n{failure.text or ''}".strip().splitlines()
+    name = "/".join(filter(None, (case.get("classname"), case.get("name"))))
+    return "\n      ".join([name, *said[:MESSAGE_LINES]])
 
 
 def count_cases(path):
@@ -52,8 +64,10 @@ def count_cases(path):
         return None
     count = Count()
     for case in xml.parse(path).getroot().iter("testcase"):
-        if case.find("failure") is not None or case.find("error") is not None:
+        failure = next((case.find(tag) for tag in ("failure", "error") if case.find(tag) is not None), None)
+        if failure is not None:
             count.failed += 1
+            count.failures.append(failure_text(case, failure))
         elif case.find("skipped") is not None or case.get("status") == "notrun":
             count.skipped += 1
         else:
@@ -68,7 +82,7 @@ def count_binaries(junit, reports):
         count = count_cases(reports / f"{binary.get('name')}.xml") or Count()
         if binary.get("status") != "run" and count.failed == 0:
             count.failed = 1
-            print(f"  {binary.get('name')} did not end well")
+            count.failures.append(f"{binary.get('name')} did not end well")
         elif count.passed + count.failed + count.skipped == 0:
             count.passed = 1
         total.add(count)
@@ -176,6 +190,8 @@ def main():
         print(table[-1], flush=True)
         total.add(count)
     print("test: summary", *table, sep="\n")
+    for failure in total.failures:
+        print(f"  FAILED {failure}")
     if total.skipped:
         print(f"  {total.skipped} skipped")
     print(f"{total.passed} passed, {total.failed} failed")

@@ -19,6 +19,7 @@ class Counting(unittest.TestCase):
             for name, text in reports.items():
                 (root / f"{name}.xml").write_text(f"<testsuites>{text}</testsuites>", encoding="utf-8")
             count = run_tests.count_binaries(root / "ctest.junit", root)
+            self.failures = count.failures
             return count.passed, count.failed, count.skipped
 
     def test_cases_are_counted_one_by_one(self):
@@ -32,6 +33,16 @@ class Counting(unittest.TestCase):
             self.count('<testcase name="kv_test" status="fail"/>', {"kv_test": "<testcase/>"}), (1, 1, 0)
         )
         self.assertEqual(self.count('<testcase name="kv_test" status="fail"/>', {}), (0, 1, 0))
+
+    def test_a_failure_says_which_case_and_why(self):
+        case = (
+            '<testcase name="Bar" classname="Crossing" status="run">'
+            '<failure message="ratio 1.7, at most 1.5">seen at here</failure></testcase>'
+        )
+        self.count('<testcase name="kl_test" status="fail"/>', {"kl_test": case})
+        self.assertEqual(self.failures, ["Crossing/Bar\n      ratio 1.7, at most 1.5\n      seen at here"])
+        self.count('<testcase name="kl_test" status="fail"/>', {})
+        self.assertEqual(self.failures, ["kl_test did not end well"])
 
     def test_a_program_without_cases_counts_once(self):
         self.assertEqual(self.count('<testcase name="smoke" status="run"/>', {}), (1, 0, 0))

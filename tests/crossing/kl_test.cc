@@ -76,7 +76,7 @@ TEST_P(Crossing, ThePairAnswersLikeItsDecoderAlone) {
   }
   fmt::print("{:>7} {:>12.3e} {:>12.3e} {:>12.3e}   pair/engines {:.2f}, bar {}\n", "mean", sum.mean_pair(),
              sum.mean_engines(), sum.first / static_cast<double>(sum.prompts), sum.ratio(), kRatioMax);
-  EXPECT_TRUE(sum.within_bar());
+  EXPECT_TRUE(sum.within_bar()) << sum.ratio();
 }
 
 TEST_P(Crossing, EachKindOfDamageIsSeen) {

@@ -141,7 +141,7 @@ void expect_bar(const Measurement& measured, bool unlike_too) {
                : distance.within_bar() ? ""
                                        : " over the bar");
     if (is_judged && (unlike_too || !is_unlike))
-      EXPECT_TRUE(distance.within_bar()) << key.first << " -> " << key.second;
+      EXPECT_TRUE(distance.within_bar()) << key.first << " -> " << key.second << ": " << distance.ratio();
   }
 }
 
