@@ -168,11 +168,11 @@ class Negotiation {
                                               return a.name == b.name && a.dim == b.dim && a.heads == b.heads;
                                             });
     if (!same_components) return;
-    if (source_.groups[group].attention != AttentionKind::kFull) {
+    if (source_.groups[group].attention == AttentionKind::kRecurrent) {
       reject(fmt::format("groups.{}.geometry.attention", group),
              std::string(name(source_.groups[group].attention)),
              std::string(name(target_.groups[group].attention)),
-             "not implemented: only the state of full attention is moved");
+             "not implemented: a recurrent state has no tokens to cut");
     }
     for (std::size_t component = 0; component < ours.size(); ++component) check_component(group, component);
     check_places(group);

@@ -473,13 +473,15 @@ TEST(Implemented, OtherFormsAreRefusedByTextAndRecipe) {
   EXPECT_FALSE(implemented(fp8, fp8, {{ValueStepKind::kHadamard, 64}}, 64).ok()) << "must be decoded";
 }
 
-TEST(Implemented, OnlyFullAttentionMoves) {
+TEST(Implemented, AWindowMovesAndARecurrentStateDoesNot) {
   Descriptor a = sample::descriptor("llamacpp:f16");
   a.groups[0].attention = AttentionKind::kSlidingWindow;
   a.groups[0].window = 512;
+  EXPECT_EQ(negotiate(a, a, kLossless).kind, VerdictKind::kDirect);
+  a.groups[0].attention = AttentionKind::kRecurrent;
+  a.groups[0].window = 0;
   const Verdict verdict = negotiate(a, a, kLossless);
-  ASSERT_EQ(paths(verdict.rejects), "groups.0.geometry.attention");
-  EXPECT_EQ(verdict.rejects[0].source, "sliding");
+  EXPECT_EQ(verdict.kind, VerdictKind::kReject);
 }
 
 TEST(Restores, IsTheTableOfExactEmbeddings) {

@@ -75,9 +75,8 @@ Result<ChunkAccess> ChunkAccess::make(const Plan& plan, const kv::Descriptor& de
     access.groups_.push_back(std::move(made));
   }
   std::size_t places = 0;
-  for (const Chunk& chunk : plan.chunks()) {
-    const std::size_t layers = chunk.box.layer_end - chunk.box.layer_begin;
-    places = std::max(places, layers * access.groups_[chunk.group].parts.size());
+  for (std::uint32_t group = 0; group < access.groups_.size(); ++group) {
+    places = std::max(places, plan.chunk_layers_max(group) * access.groups_[group].parts.size());
   }
   access.places_.reserve(places);
   for (auto* tokens : {&access.blocks_, &access.slots_, &access.sorted_blocks_}) tokens->reserve(kTileTokens);

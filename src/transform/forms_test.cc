@@ -99,7 +99,8 @@ class Transfer {
   }
   Status verify(TestMemory& to) {
     for (std::size_t i = 0; i < kept_.size(); ++i) {
-      ISTHMUS_TRY(placer_.verify(plan_->chunks()[i], to.binding(), kept_[i].first, kept_[i].second));
+      ISTHMUS_TRY(placer_.verify(plan_->chunk(static_cast<std::uint32_t>(i)), to.binding(), kept_[i].first,
+                                 kept_[i].second));
     }
     return ok_status();
   }
@@ -231,7 +232,7 @@ TEST(TokenGroups, ABindingWhoseBlocksBeginElsewhereIsRefused) {
   const auto plan = std::make_shared<const Plan>(
       Plan::make(channel, channel, test_verdict(channel, channel), tokens).value());
   TestMemory memory(channel, 0, 16, tokens);
-  const Chunk& chunk = plan->chunks().front();
+  const Chunk chunk = plan->chunk(0);
   std::vector<std::byte> body(chunk.body_bytes);
   std::vector<Digest128> tiles(chunk.tile_count());
   const Status packed = Packer::make(plan, channel)->pack(chunk, memory.binding(), body, tiles);
@@ -252,7 +253,7 @@ TEST(TokenGroups, BlocksThatCutThemAreRefused) {
 TEST(TokenGroups, SectionsHaveOneRowOfScalesAGroup) {
   const kv::Descriptor channel = test_descriptor("openvino:u8_channel", kSmall);
   const Plan plan = Plan::make(channel, channel, test_verdict(channel, channel), {256, 300}).value();
-  const std::vector<Section>& sections = plan.chunks().front().sections;
+  const std::span<const Section> sections = plan.chunk(0).sections;
   ASSERT_EQ(sections[1].part, "k.s");
   EXPECT_EQ(sections[0].head_bytes, 44U * 64);
   EXPECT_EQ(sections[1].head_bytes, 2U * 64 * 4);  // 44 tokens are two groups.

@@ -88,9 +88,9 @@ Status Packer::State::pack_component(const Chunk& chunk, std::size_t section, st
                                      std::span<std::byte> body, std::span<Digest128> tiles) {
   PackStep& step = steps[chunk.group][component];
   const ComponentStorage& storage = access.components(chunk.group)[component];
-  const std::uint32_t layer = chunk.sections[section].layer;
+  const std::uint32_t layer = chunk.box.layer_begin + chunk.sections[section].layer;
   const std::uint32_t heads = chunk.box.head_end - chunk.box.head_begin;
-  const std::span<const Section> wire(&chunk.sections[section], step.wire_parts);
+  const std::span<const Section> wire = chunk.sections.subspan(section, step.wire_parts);
   for (std::uint32_t h = 0; h < heads; ++h) {
     const auto tile_at = [&](std::size_t part) {
       return body.data() + wire[part].offset + h * wire[part].head_bytes;

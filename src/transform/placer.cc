@@ -33,6 +33,11 @@ std::uint32_t head_count(const Chunk& chunk) {
   return chunk.box.head_end - chunk.box.head_begin;
 }
 
+// Index within the group's list.
+std::uint32_t layer_of(const Turn& turn) {
+  return turn.chunk.box.layer_begin + turn.chunk.sections[turn.section].layer;
+}
+
 Error differs(const Plan& plan, const Chunk& chunk, std::uint64_t tile, std::string_view what, Digest128 seen,
               Digest128 expected) {
   return Error{Code::kCorrupt, fmt::format("chunk {}, {}: {} has digest {}, expected {}", chunk.index,
@@ -176,7 +181,7 @@ Status Placer::State::place_component(const Turn& turn, std::span<const std::byt
   const Chunk& chunk = turn.chunk;
   PlaceStep& step = steps[chunk.group][turn.component];
   const ComponentStorage& storage = access.components(chunk.group)[turn.component];
-  const std::span<const Section> sections(&chunk.sections[turn.section], step.wire_parts);
+  const std::span<const Section> sections = chunk.sections.subspan(turn.section, step.wire_parts);
   const std::uint32_t heads = head_count(chunk);
   for (std::uint32_t h = 0; h < heads; ++h) {
     const auto tile_at = [&](std::size_t part) {
@@ -197,7 +202,7 @@ Status Placer::State::place_component(const Turn& turn, std::span<const std::byt
                                                         ? digest128(std::span<const std::byte>(tile, bytes))
                                                         : tiles[(turn.section + part) * heads + h];
       }
-      access.scatter(sections[0].layer, storage.first_part + part, chunk.box.head_begin + h, tile);
+      access.scatter(layer_of(turn), storage.first_part + part, chunk.box.head_begin + h, tile);
     }
   }
   return ok_status();
@@ -214,8 +219,7 @@ Status check_blocks(const kv::Binding& binding) {
 // One head's tile of one part as it lies in the target's memory now.
 std::span<const std::byte> Placer::State::read(const Turn& turn, std::size_t part, std::uint32_t h) {
   const ComponentStorage& storage = access.components(turn.chunk.group)[turn.component];
-  access.gather(turn.chunk.sections[turn.section].layer, storage.first_part + part,
-                turn.chunk.box.head_begin + h, target.part(part));
+  access.gather(layer_of(turn), storage.first_part + part, turn.chunk.box.head_begin + h, target.part(part));
   return {target.part(part), storage.parts[part].tile_bytes(turn.chunk.box.tokens.size())};
 }
 

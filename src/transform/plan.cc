@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
+#include <tuple>
 
 #include "base/bytes.h"
 #include "transform/form_parts.h"
@@ -23,41 +25,27 @@ constexpr std::uint64_t align_up(std::uint64_t bytes) {
 
 using GroupParts = std::vector<std::vector<FormPart>>;  // By component.
 
-// One group with what its chunks are cut by.
-struct GroupCuts {
-  std::uint32_t group = 0;
-  GroupParts parts;
-  std::vector<std::uint32_t> layers, heads;  // Ascending cut points, both ends included.
-};
-
-void sort_unique(std::vector<std::uint32_t>& values) {
-  std::sort(values.begin(), values.end());
-  values.erase(std::unique(values.begin(), values.end()), values.end());
-}
-
-// Cut points from one end's partition, clipped to the group.
-void add_cuts(GroupCuts& cuts, const kv::Descriptor& descriptor) {
+// Cut points of one end's ranks, clipped to the group.
+void add_cuts(Product::Group& cuts, const kv::Descriptor& descriptor, std::uint32_t group) {
   const std::uint32_t layers = cuts.layers.back(), heads = cuts.heads.back();
-  std::vector<std::uint32_t> layer_cuts = cuts.layers, head_cuts = cuts.heads;
+  const auto add = [](std::vector<std::uint32_t>& points, std::uint32_t at) {
+    const auto place = std::lower_bound(points.begin(), points.end(), at);
+    if (place == points.end() || *place != at) points.insert(place, at);
+  };
   for (const kv::RankBox& box : descriptor.partition) {
-    if (box.group != cuts.group) continue;
-    for (const std::uint32_t at : {box.layer_begin, box.layer_end})
-      layer_cuts.push_back(std::min(at, layers));
-    for (const std::uint32_t at : {box.head_begin, box.head_end}) head_cuts.push_back(std::min(at, heads));
+    if (box.group != group) continue;
+    for (const std::uint32_t at : {box.layer_begin, box.layer_end}) add(cuts.layers, std::min(at, layers));
+    for (const std::uint32_t at : {box.head_begin, box.head_end}) add(cuts.heads, std::min(at, heads));
   }
-  sort_unique(layer_cuts);
-  sort_unique(head_cuts);
-  cuts.layers = std::move(layer_cuts);
-  cuts.heads = std::move(head_cuts);
 }
 
 Result<std::uint32_t> common_heads(const kv::LayerGroup& group, std::uint32_t index) {
   if (group.layers.empty() || group.components.empty()) {
     return Error{Code::kInvalidArgument, fmt::format("group {} has no layers or no components", index)};
   }
-  if (group.attention != kv::AttentionKind::kFull) {
+  if (group.attention == kv::AttentionKind::kRecurrent) {
     return Error{Code::kUnsupported,
-                 fmt::format("group {} isn't full attention; recompute its state", index)};
+                 fmt::format("group {} is a recurrent state, which has no tokens to cut", index)};
   }
   const kv::Component& first = group.components.front();
   for (const kv::Component& component : group.components) {
@@ -78,24 +66,6 @@ Result<std::uint32_t> common_heads(const kv::LayerGroup& group, std::uint32_t in
   return first.heads;
 }
 
-Result<GroupCuts> cut_group(std::uint32_t index, const kv::LayerGroup& group,
-                            const std::vector<kv::WireComponent>& wire) {
-  GroupCuts cuts;
-  cuts.group = index;
-  ISTHMUS_TRY(const std::uint32_t heads, common_heads(group, index));
-  if (wire.size() != group.components.size()) {
-    return Error{Code::kInvalidArgument, fmt::format("group {}: {} wire forms for {} components", index,
-                                                     wire.size(), group.components.size())};
-  }
-  for (std::size_t component = 0; component < wire.size(); ++component) {
-    ISTHMUS_TRY(auto parts, form_parts(wire[component].form, group.components[component].dim));
-    cuts.parts.push_back(std::move(parts));
-  }
-  cuts.layers = {0, static_cast<std::uint32_t>(group.layers.size())};
-  cuts.heads = {0, heads};
-  return cuts;
-}
-
 // Body bytes of one layer of `heads` heads and `tokens` tokens, each section padded.
 std::uint64_t layer_bytes(const GroupParts& parts, std::uint64_t heads, std::uint64_t tokens) {
   std::uint64_t bytes = 0;
@@ -105,69 +75,9 @@ std::uint64_t layer_bytes(const GroupParts& parts, std::uint64_t heads, std::uin
   return bytes;
 }
 
-void fill_sections(Chunk& chunk, const GroupParts& parts) {
-  const std::uint64_t heads = chunk.box.head_end - chunk.box.head_begin;
-  const std::uint64_t tokens = chunk.box.tokens.size();
-  std::uint64_t offset = 0;
-  for (std::uint32_t layer = chunk.box.layer_begin; layer < chunk.box.layer_end; ++layer) {
-    for (std::uint32_t component = 0; component < parts.size(); ++component) {
-      for (const FormPart& part : parts[component]) {
-        const std::uint64_t head_bytes = part.tile_bytes(tokens);
-        chunk.sections.push_back({.layer = layer,
-                                  .component = component,
-                                  .part = part.part,
-                                  .format = part.format,
-                                  .units = part.units,
-                                  .offset = offset,
-                                  .head_bytes = head_bytes,
-                                  .bytes = heads * head_bytes});
-        offset += align_up(heads * head_bytes);
-      }
-    }
-  }
-  chunk.body_bytes = offset;
-}
-
 Error too_many_chunks() {
   return Error{Code::kExhausted,
                fmt::format("more than {} chunks; hand over a shorter token range", kChunksMax)};
-}
-
-// One layer piece, head piece and token tile. Heads are innermost: a source whose rows hold all heads is read
-// in order.
-Status cut_piece(const GroupCuts& cuts, const kv::Box& piece, std::vector<Chunk>& chunks) {
-  const std::uint32_t heads = piece.head_end - piece.head_begin;
-  const auto fitting = [](std::uint64_t one, std::uint32_t of) {
-    return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(kChunkBytesMax / one, 1, of));
-  };
-  const std::uint32_t layer_run =
-      fitting(layer_bytes(cuts.parts, heads, piece.tokens.size()), piece.layer_end - piece.layer_begin);
-  const std::uint32_t head_run =
-      layer_run > 1 ? heads : fitting(layer_bytes(cuts.parts, 1, piece.tokens.size()), heads);
-  for (std::uint32_t layer = piece.layer_begin; layer < piece.layer_end; layer += layer_run) {
-    for (std::uint32_t head = piece.head_begin; head < piece.head_end; head += head_run) {
-      if (chunks.size() == kChunksMax) return too_many_chunks();
-      Chunk chunk;
-      chunk.index = static_cast<std::uint32_t>(chunks.size());
-      chunk.group = cuts.group;
-      chunk.box = {layer, std::min(layer + layer_run, piece.layer_end), head,
-                   std::min(head + head_run, piece.head_end), piece.tokens};
-      fill_sections(chunk, cuts.parts);
-      chunks.push_back(std::move(chunk));
-    }
-  }
-  return ok_status();
-}
-
-// Appends the chunks of one group and one token tile.
-Status cut_tile(const GroupCuts& cuts, kv::TokenRange tokens, std::vector<Chunk>& chunks) {
-  for (std::size_t l = 0; l + 1 < cuts.layers.size(); ++l) {
-    for (std::size_t h = 0; h + 1 < cuts.heads.size(); ++h) {
-      const kv::Box piece{cuts.layers[l], cuts.layers[l + 1], cuts.heads[h], cuts.heads[h + 1], tokens};
-      ISTHMUS_TRY(cut_piece(cuts, piece, chunks));
-    }
-  }
-  return ok_status();
 }
 
 Status check_inputs(const kv::Descriptor& source, const kv::Descriptor& target, const kv::Verdict& verdict,
@@ -203,29 +113,205 @@ Status check_token_groups(const kv::Descriptor& descriptor, kv::TokenRange token
   return ok_status();
 }
 
-// Byte recipe: spec/wire-form.md §6.
-Digest128 plan_digest(const Plan& plan, Digest128 source, Digest128 target) {
-  DigestStream stream;
-  const auto add = [&stream](std::string_view line) { stream.add(bytes_of(line)); };
-  add("isthmus-plan 1\n");
-  add("wire\n");
-  add(plan.wire().text());
-  add(fmt::format("tokens {} {}\n", plan.tokens().begin, plan.tokens().end));
-  add(fmt::format("source {}\n", source.hex()));
-  add(fmt::format("target {}\n", target.hex()));
-  fmt::memory_buffer line;
-  for (const Chunk& chunk : plan.chunks()) {
-    line.clear();
-    const kv::Box& box = chunk.box;
-    fmt::format_to(std::back_inserter(line), "chunk {} {} {} {} {} {} {} {} {}\n", chunk.index, chunk.group,
-                   box.layer_begin, box.layer_end, box.head_begin, box.head_end, box.tokens.begin,
-                   box.tokens.end, chunk.body_bytes);
-    add({line.data(), line.size()});
-  }
-  return stream.finish();
+void add_list(fmt::memory_buffer& text, const char* name, const std::vector<std::uint32_t>& values) {
+  fmt::format_to(std::back_inserter(text), " {}", name);
+  for (const std::uint32_t value : values) fmt::format_to(std::back_inserter(text), " {}", value);
 }
 
 }  // namespace
+
+// Fills a plan step by step; friend of Plan, so that a finished plan has no setters.
+class PlanBuilder {
+ public:
+  PlanBuilder(const kv::Descriptor& source, const kv::Descriptor& target)
+      : source_(source), target_(target) {}
+
+  Result<Plan> build(const kv::Verdict& verdict, kv::TokenRange tokens,
+                     const std::optional<EndDigests>& digests) {
+    plan_.wire_ = verdict.wire;
+    plan_.tokens_ = tokens;
+    for (std::uint32_t group = 0; group < source_.groups.size(); ++group) ISTHMUS_TRY(add_group(group));
+    ISTHMUS_TRY(add_tiles());
+    ISTHMUS_TRY(prove(plan_.product_, source_, target_, tokens));
+    for (const kv::TokenRange& tile : plan_.product_.tiles) ISTHMUS_TRY(place_tile(tile));
+    const EndDigests ends = digests ? *digests : EndDigests{source_.digest(), target_.digest()};
+    plan_.digest_ = digest_of(ends);
+    return std::move(plan_);
+  }
+
+ private:
+  Status add_group(std::uint32_t index) {
+    const kv::LayerGroup& group = source_.groups[index];
+    const std::vector<kv::WireComponent>& wire = plan_.wire_.groups[index];
+    ISTHMUS_TRY(const std::uint32_t heads, common_heads(group, index));
+    if (wire.size() != group.components.size()) {
+      return Error{Code::kInvalidArgument, fmt::format("group {}: {} wire forms for {} components", index,
+                                                       wire.size(), group.components.size())};
+    }
+    GroupParts& parts = parts_.emplace_back();
+    for (std::size_t component = 0; component < wire.size(); ++component) {
+      ISTHMUS_TRY(auto form, form_parts(wire[component].form, group.components[component].dim));
+      parts.push_back(std::move(form));
+    }
+    Product::Group& cuts = plan_.product_.groups.emplace_back();
+    cuts.layers = {0, static_cast<std::uint32_t>(group.layers.size())};
+    cuts.heads = {0, heads};
+    cuts.token_begin = token_begin_of(source_, target_, index, plan_.tokens_);
+    add_cuts(cuts, source_, index);
+    add_cuts(cuts, target_, index);
+    plan_.group_layers_.push_back(group.layers);
+    return ok_status();
+  }
+
+  // Bounded before the list is made: each tile has at least a chunk a piece of a group that isn't a window.
+  Status add_tiles() {
+    const kv::TokenRange tokens = plan_.tokens_;
+    const std::uint64_t tiles = (tokens.end - 1) / kTileTokens - tokens.begin / kTileTokens + 1;
+    if (tiles > kChunksMax) return too_many_chunks();
+    plan_.product_.tiles.reserve(tiles);
+    for (std::uint64_t at = tokens.begin; at < tokens.end;) {
+      const std::uint64_t end = std::min((at / kTileTokens + 1) * kTileTokens, tokens.end);
+      plan_.product_.tiles.push_back({at, end});
+      at = end;
+    }
+    return ok_status();
+  }
+
+  // Token tiles are outermost, so that what the producer has finished is always the first chunks.
+  Status place_tile(kv::TokenRange tile) {
+    sizes_.clear();
+    for (const Product::Group& group : plan_.product_.groups)
+      sizes_.push_back(tile.end - std::min(std::max(tile.begin, group.token_begin), tile.end));
+    const auto alike = std::find_if(plan_.classes_.begin(), plan_.classes_.end(),
+                                    [this](const Plan::TileClass& one) { return one.tokens == sizes_; });
+    const auto index = static_cast<std::uint32_t>(alike - plan_.classes_.begin());
+    if (alike == plan_.classes_.end()) ISTHMUS_TRY(add_class());
+    const Plan::TileClass& tile_class = plan_.classes_[index];
+    if (tile_class.chunks > kChunksMax - plan_.chunk_count_) return too_many_chunks();
+    plan_.tiles_.push_back({tile, plan_.chunk_count_, index});
+    plan_.chunk_count_ += tile_class.chunks;
+    plan_.total_bytes_ += tile_class.bytes;
+    return ok_status();
+  }
+
+  Status add_class() {
+    Plan::TileClass made;
+    made.tokens = sizes_;
+    for (std::uint32_t g = 0; g < plan_.product_.groups.size(); ++g) {
+      if (made.tokens[g] == 0) continue;
+      const Product::Group& cuts = plan_.product_.groups[g];
+      for (std::size_t l = 0; l + 1 < cuts.layers.size(); ++l) {
+        for (std::size_t h = 0; h + 1 < cuts.heads.size(); ++h) {
+          ISTHMUS_TRY(add_piece(made, {.group = g,
+                                       .layer_begin = cuts.layers[l],
+                                       .layer_end = cuts.layers[l + 1],
+                                       .head_begin = cuts.heads[h],
+                                       .head_end = cuts.heads[h + 1]}));
+        }
+      }
+    }
+    plan_.classes_.push_back(std::move(made));
+    return ok_status();
+  }
+
+  // Heads are innermost: a source whose rows hold all heads is read in order.
+  Status add_piece(Plan::TileClass& tile, Plan::Piece piece) {
+    const std::uint64_t tokens = tile.tokens[piece.group];
+    const std::uint32_t layers = piece.layer_end - piece.layer_begin;
+    const std::uint32_t heads = piece.head_end - piece.head_begin;
+    const auto fitting = [](std::uint64_t one, std::uint32_t of) {
+      return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(kChunkBytesMax / one, 1, of));
+    };
+    const GroupParts& parts = parts_[piece.group];
+    piece.layers = fitting(layer_bytes(parts, heads, tokens), layers);
+    piece.heads = piece.layers > 1 ? heads : fitting(layer_bytes(parts, 1, tokens), heads);
+    piece.head_chunks = (heads + piece.heads - 1) / piece.heads;
+    piece.first_chunk = tile.chunks;
+    const std::uint64_t layer_chunks = (layers + piece.layers - 1) / piece.layers;
+    if (layer_chunks * piece.head_chunks > kChunksMax - tile.chunks) return too_many_chunks();
+    tile.chunks += static_cast<std::uint32_t>(layer_chunks * piece.head_chunks);
+    const std::uint32_t rest = heads - (piece.head_chunks - 1) * piece.heads;
+    piece.whole = sections_of(piece, piece.heads, tokens);
+    piece.rest = sections_of(piece, rest, tokens);
+    const std::uint64_t whole_bytes = plan_.sections_[piece.whole].layer_bytes;
+    tile.bytes += layers * (whole_bytes * (piece.head_chunks - 1) + plan_.sections_[piece.rest].layer_bytes);
+    plan_.body_bytes_max_ = std::max(plan_.body_bytes_max_, piece.layers * whole_bytes);
+    tile.pieces.push_back(piece);
+    return ok_status();
+  }
+
+  // Shared by all pieces and tiles of that many heads and tokens.
+  std::uint32_t sections_of(const Plan::Piece& piece, std::uint32_t heads, std::uint64_t tokens) {
+    const auto [at, is_new] = known_sections_.try_emplace({piece.group, heads, tokens},
+                                                          static_cast<std::uint32_t>(plan_.sections_.size()));
+    const std::uint32_t index = at->second;
+    if (is_new) {
+      Plan::Sections made;
+      made.group = piece.group;
+      made.heads = heads;
+      made.tokens = tokens;
+      made.layer_bytes = layer_bytes(parts_[piece.group], heads, tokens);
+      for (const auto& component : parts_[piece.group])
+        made.parts += static_cast<std::uint32_t>(component.size());
+      plan_.sections_.push_back(std::move(made));
+    }
+    Plan::Sections& sections = plan_.sections_[index];
+    sections.list.reserve(std::size_t{piece.layers} * sections.parts);
+    for (; sections.layers < piece.layers; ++sections.layers) add_layer(sections);
+    return index;
+  }
+
+  void add_layer(Plan::Sections& sections) const {
+    std::uint64_t offset = sections.layers * sections.layer_bytes;
+    const GroupParts& parts = parts_[sections.group];
+    for (std::uint32_t component = 0; component < parts.size(); ++component) {
+      for (const FormPart& part : parts[component]) {
+        const std::uint64_t head_bytes = part.tile_bytes(sections.tokens);
+        sections.list.push_back({.layer = sections.layers,
+                                 .component = component,
+                                 .part = part.part,
+                                 .format = part.format,
+                                 .units = part.units,
+                                 .offset = offset,
+                                 .head_bytes = head_bytes,
+                                 .bytes = sections.heads * head_bytes});
+        offset += align_up(sections.heads * head_bytes);
+      }
+    }
+  }
+
+  // Byte recipe: spec/wire-form.md §6.
+  Digest128 digest_of(const EndDigests& ends) const {
+    fmt::memory_buffer text;
+    const auto out = std::back_inserter(text);
+    fmt::format_to(out, "isthmus-plan 2\nwire\n{}tokens {} {}\nsource {}\ntarget {}\n", plan_.wire_.text(),
+                   plan_.tokens_.begin, plan_.tokens_.end, ends.source.hex(), ends.target.hex());
+    for (std::size_t g = 0; g < plan_.product_.groups.size(); ++g) {
+      const Product::Group& group = plan_.product_.groups[g];
+      fmt::format_to(out, "group {} from {}", g, group.token_begin);
+      add_list(text, "layers", group.layers);
+      add_list(text, "heads", group.heads);
+      text.push_back('\n');
+    }
+    for (const Plan::Tile& tile : plan_.tiles_)
+      fmt::format_to(out, "tile {} {} {}\n", tile.tokens.begin, tile.tokens.end, tile.first_chunk);
+    for (const Plan::TileClass& tile : plan_.classes_) {
+      for (const Plan::Piece& piece : tile.pieces) {
+        fmt::format_to(out, "piece {} {} {} {} {} {} {} {} {}\n", tile.tokens[piece.group], piece.group,
+                       piece.layer_begin, piece.layer_end, piece.head_begin, piece.head_end, piece.layers,
+                       piece.heads, piece.layers * plan_.sections_[piece.whole].layer_bytes);
+      }
+    }
+    return digest128(std::string_view(text.data(), text.size()));
+  }
+
+  const kv::Descriptor& source_;
+  const kv::Descriptor& target_;
+  Plan plan_;
+  std::vector<GroupParts> parts_;
+  std::vector<std::uint64_t> sizes_;  // Of the tile at hand, by group.
+  std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>, std::uint32_t> known_sections_;
+};
 
 std::uint64_t Chunk::tile_count() const {
   return sections.size() * std::uint64_t{box.head_end - box.head_begin};
@@ -236,54 +322,52 @@ Result<Plan> Plan::make(const kv::Descriptor& source, const kv::Descriptor& targ
                         const std::optional<EndDigests>& digests) {
   ISTHMUS_TRY(check_inputs(source, target, verdict, tokens));
   for (const kv::Descriptor* end : {&source, &target}) ISTHMUS_TRY(check_token_groups(*end, tokens));
-  Plan plan;
-  plan.wire_ = verdict.wire;
-  plan.tokens_ = tokens;
-  std::vector<GroupCuts> groups;
-  for (std::uint32_t index = 0; index < source.groups.size(); ++index) {
-    ISTHMUS_TRY(GroupCuts cuts, cut_group(index, source.groups[index], verdict.wire.groups[index]));
-    add_cuts(cuts, source);
-    add_cuts(cuts, target);
-    groups.push_back(std::move(cuts));
-    plan.group_layers_.push_back(source.groups[index].layers);
-  }
-  const std::uint64_t tiles = (tokens.end - 1) / kTileTokens - tokens.begin / kTileTokens + 1;
-  if (tiles * groups.size() > kChunksMax) return too_many_chunks();
-  // Token tiles are outermost, so that what the producer has finished is always a prefix of the list.
-  for (std::uint64_t at = tokens.begin; at < tokens.end;) {
-    const std::uint64_t end = std::min((at / kTileTokens + 1) * kTileTokens, tokens.end);
-    for (const GroupCuts& cuts : groups) ISTHMUS_TRY(cut_tile(cuts, {at, end}, plan.chunks_));
-    at = end;
-  }
-  ISTHMUS_TRY(prove(plan.chunks_, source, target, tokens));
-  const EndDigests ends = digests ? *digests : EndDigests{source.digest(), target.digest()};
-  plan.digest_ = plan_digest(plan, ends.source, ends.target);
-  return plan;
+  return PlanBuilder(source, target).build(verdict, tokens, digests);
 }
 
-std::uint64_t Plan::total_bytes() const {
-  std::uint64_t bytes = 0;
-  for (const Chunk& chunk : chunks_) bytes += chunk.body_bytes;
-  return bytes;
+Chunk Plan::chunk(std::uint32_t index) const {
+  ISTHMUS_CHECK(index < chunk_count_);
+  const auto after = [](std::uint32_t at, const auto& one) { return at < one.first_chunk; };
+  const Tile& tile = *(std::upper_bound(tiles_.begin(), tiles_.end(), index, after) - 1);
+  const TileClass& cuts = classes_[tile.tile_class];
+  const std::uint32_t in_tile = index - tile.first_chunk;
+  const Piece& piece = *(std::upper_bound(cuts.pieces.begin(), cuts.pieces.end(), in_tile, after) - 1);
+  const std::uint32_t layer_run = (in_tile - piece.first_chunk) / piece.head_chunks;
+  const std::uint32_t head_run = (in_tile - piece.first_chunk) % piece.head_chunks;
+  const Sections& sections = sections_[head_run + 1 == piece.head_chunks ? piece.rest : piece.whole];
+  Chunk chunk;
+  chunk.index = index;
+  chunk.group = piece.group;
+  chunk.box.layer_begin = piece.layer_begin + layer_run * piece.layers;
+  chunk.box.layer_end = std::min(chunk.box.layer_begin + piece.layers, piece.layer_end);
+  chunk.box.head_begin = piece.head_begin + head_run * piece.heads;
+  chunk.box.head_end = chunk.box.head_begin + sections.heads;
+  chunk.box.tokens = {tile.tokens.end - sections.tokens, tile.tokens.end};
+  const std::uint32_t layers = chunk.box.layer_end - chunk.box.layer_begin;
+  chunk.sections = std::span(sections.list).first(std::size_t{layers} * sections.parts);
+  chunk.body_bytes = layers * sections.layer_bytes;
+  return chunk;
 }
 
-std::uint64_t Plan::body_bytes_max() const {
-  std::uint64_t bytes = 0;
-  for (const Chunk& chunk : chunks_) bytes = std::max(bytes, chunk.body_bytes);
-  return bytes;
+std::uint32_t Plan::chunk_layers_max(std::uint32_t group) const {
+  std::uint32_t layers = 0;
+  for (const Sections& sections : sections_) {
+    if (sections.group == group) layers = std::max(layers, sections.layers);
+  }
+  return layers;
 }
 
 std::uint32_t Plan::chunks_below(std::uint64_t watermark) const {
   const auto first_above = std::partition_point(
-      chunks_.begin(), chunks_.end(), [&](const Chunk& chunk) { return chunk.box.tokens.end <= watermark; });
-  return static_cast<std::uint32_t>(first_above - chunks_.begin());
+      tiles_.begin(), tiles_.end(), [&](const Tile& tile) { return tile.tokens.end <= watermark; });
+  return first_above == tiles_.end() ? chunk_count_ : first_above->first_chunk;
 }
 
 TileKey Plan::tile_key(const Chunk& chunk, std::uint64_t i) const {
   ISTHMUS_CHECK(i < chunk.tile_count());
   const std::uint64_t heads = chunk.box.head_end - chunk.box.head_begin;
   const Section& section = chunk.sections[i / heads];
-  return {chunk.group, group_layers_.at(chunk.group).at(section.layer), section.part,
+  return {chunk.group, group_layers_.at(chunk.group).at(chunk.box.layer_begin + section.layer), section.part,
           chunk.box.head_begin + static_cast<std::uint32_t>(i % heads), chunk.box.tokens};
 }
 
@@ -294,11 +378,12 @@ std::string Plan::tile_text(const Chunk& chunk, std::uint64_t i) const {
 }
 
 Status Plan::check_chunk(const Chunk& chunk) const {
-  if (chunk.index < chunks_.size()) {
-    const Chunk& own = chunks_[chunk.index];
-    if (&own == &chunk) return ok_status();
+  if (chunk.index < chunk_count_) {
+    const Chunk own = this->chunk(chunk.index);
     if (own.group == chunk.group && own.box == chunk.box && own.body_bytes == chunk.body_bytes &&
-        own.sections == chunk.sections) {
+        own.sections.size() == chunk.sections.size() &&
+        (own.sections.data() == chunk.sections.data() ||
+         std::equal(own.sections.begin(), own.sections.end(), chunk.sections.begin()))) {
       return ok_status();
     }
   }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What crosses, in which chunks: product boxes cut at fixed places, proven to cover before anything moves.
+// What crosses, in which chunks: a product of cut lists that is proven to cover before anything moves. No
+// list of chunks is kept; each is computed when asked for.
 #pragma once
 
 #include <compare>
 #include <cstdint>
 #include <optional>
+#include <ranges>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,11 +16,10 @@
 #include "base/status.h"
 #include "kv/descriptor.h"
 #include "kv/negotiate.h"
+#include "transform/product.h"
 
 namespace isthmus::transform {
 
-// Tiles are anchored at absolute positions, so that both ends cut alike whatever range moves.
-inline constexpr std::uint64_t kTileTokens = 256;
 // Consecutive layers merge into one chunk, and heads part, up to this many body bytes: a body that was packed
 // or received is still in the second-level cache when it is sent or placed. One chunk holds at least one head
 // of one layer.
@@ -30,7 +32,7 @@ inline constexpr std::uint64_t kPositionMax = std::uint64_t{1} << 40;
 // One array of a chunk's body: one layer, one part, `[head][token group][unit]`, contiguous. A group is one
 // token, or as many as share a scale.
 struct Section {
-  std::uint32_t layer = 0;      // Index within the group's list.
+  std::uint32_t layer = 0;      // From the chunk's first layer.
   std::uint32_t component = 0;  // Index within the group's components.
   std::string part;             // "k", "k.s", "k.z", …
   kv::Format format = kv::Format::kF16;
@@ -41,11 +43,12 @@ struct Section {
   friend bool operator==(const Section&, const Section&) = default;
 };
 
+// A view of one chunk of a plan, which must outlive it.
 struct Chunk {
   std::uint32_t index = 0;
   std::uint32_t group = 0;
-  kv::Box box;                    // Inside one token tile.
-  std::vector<Section> sections;  // By layer, component, part (codes, scale, zero).
+  kv::Box box;                        // Inside one token tile.
+  std::span<const Section> sections;  // By layer, component, part (codes, scale, zero); the plan's.
   std::uint64_t body_bytes = 0;
   // One tile digest per (section, head), in that order.
   std::uint64_t tile_count() const;
@@ -66,12 +69,12 @@ struct EndDigests {
   Digest128 source, target;
 };
 
-// Both ends build a plan from the same inputs and compare digests. Address-free; shared and immutable.
+// Both ends build a plan from the same inputs and compare digests. Address-free; immutable.
 class Plan {
  public:
   // `tokens`: the range that moves. Errors: incompatible (verdict is a reject), invalid_argument (empty
   // range, one that begins inside a token group of either end's scales, or the proof fails), unsupported (a
-  // group that isn't full attention), exhausted (more than kChunksMax chunks). `digests` from a caller who
+  // state without a token axis), exhausted (more than kChunksMax chunks). `digests` from a caller who
   // has them spares most of a small plan's time.
   static Result<Plan> make(const kv::Descriptor& source, const kv::Descriptor& target,
                            const kv::Verdict& verdict, kv::TokenRange tokens,
@@ -79,11 +82,20 @@ class Plan {
 
   const kv::WireForm& wire() const { return wire_; }
   kv::TokenRange tokens() const { return tokens_; }
-  const std::vector<Chunk>& chunks() const { return chunks_; }
-  std::uint64_t total_bytes() const;     // Sum of the chunks' bodies.
-  std::uint64_t body_bytes_max() const;  // The largest body: the size of a staging slot.
+  const Product& product() const { return product_; }
+  std::uint32_t chunk_count() const { return chunk_count_; }
+  // Computed: a few comparisons and a division or two. `index` is below chunk_count().
+  Chunk chunk(std::uint32_t index) const;
+  // chunk(0), chunk(1), …, each made when it is looked at.
+  auto chunks() const {
+    return std::views::iota(std::uint32_t{0}, chunk_count_) |
+           std::views::transform([this](std::uint32_t index) { return chunk(index); });
+  }
+  std::uint64_t total_bytes() const { return total_bytes_; }        // Sum of the chunks' bodies.
+  std::uint64_t body_bytes_max() const { return body_bytes_max_; }  // The largest: size of a staging slot.
+  std::uint32_t chunk_layers_max(std::uint32_t group) const;        // Layers of the group's largest chunk.
   // Chunks wholly below `watermark` (absolute position): those that may move when P has published up to it.
-  // Chunks are ordered by token tile, so this is a prefix of chunks().
+  // Chunks are ordered by token tile, so these are the first ones.
   std::uint32_t chunks_below(std::uint64_t watermark) const;
   Digest128 digest() const { return digest_; }
   // Key of the tile digest number `i` of a chunk.
@@ -93,17 +105,45 @@ class Plan {
   // invalid_argument unless `chunk` equals the plan's chunk of that index.
   Status check_chunk(const Chunk& chunk) const;
 
-  // Each wanted (group, layer, head, token) is covered exactly once by chunks inside one source rank and one
-  // target rank; the error names the offending box. make() has called it; public so that it can be tested to
-  // fail. Errors: invalid_argument.
-  static Status prove(const std::vector<Chunk>& chunks, const kv::Descriptor& source,
-                      const kv::Descriptor& target, kv::TokenRange tokens);
-
  private:
+  // The sections of a chunk of some heads and tokens; one of fewer layers has the first of them.
+  struct Sections {
+    std::uint32_t group = 0, heads = 0, layers = 0;
+    std::uint64_t tokens = 0, layer_bytes = 0;
+    std::uint32_t parts = 0;  // Of one layer.
+    std::vector<Section> list;
+  };
+  // One layer piece and head piece in a tile of some size, cut into runs of layers or, below one, of heads.
+  struct Piece {
+    std::uint32_t group = 0;
+    std::uint32_t layer_begin = 0, layer_end = 0, head_begin = 0, head_end = 0;
+    std::uint32_t layers = 0, heads = 0;  // Of a chunk; the last ones have what is left.
+    std::uint32_t head_chunks = 0;
+    std::uint32_t first_chunk = 0;      // Within the tile.
+    std::uint32_t whole = 0, rest = 0;  // Indices into sections_, of `heads` heads and of the last ones.
+  };
+  // Tiles in which each group has as many tokens are cut alike.
+  struct TileClass {
+    std::vector<std::uint64_t> tokens;  // By group; 0 for one that has none there.
+    std::vector<Piece> pieces;
+    std::uint32_t chunks = 0;
+    std::uint64_t bytes = 0;
+  };
+  struct Tile {
+    kv::TokenRange tokens;
+    std::uint32_t first_chunk = 0, tile_class = 0;
+  };
+  friend class PlanBuilder;
+
   kv::WireForm wire_;
   kv::TokenRange tokens_;
-  std::vector<Chunk> chunks_;
+  Product product_;
+  std::vector<Sections> sections_;
+  std::vector<TileClass> classes_;
+  std::vector<Tile> tiles_;
   std::vector<std::vector<std::uint32_t>> group_layers_;
+  std::uint32_t chunk_count_ = 0;
+  std::uint64_t total_bytes_ = 0, body_bytes_max_ = 0;
   Digest128 digest_;
 };
 

@@ -35,7 +35,7 @@ TEST(Plan, CutsTokensAtAbsoluteTilesAndMergesLayersUpToTheBound) {
   EXPECT_EQ(boxes, expected);
   EXPECT_EQ(plan.body_bytes_max(), kChunkBytesMax);
   EXPECT_EQ(plan.total_bytes(), 500u * 6 * 2 * 4 * 16 * 2);
-  EXPECT_EQ(plan.chunks()[1].tile_count(), 4u * 2 * 4);
+  EXPECT_EQ(plan.chunk(1).tile_count(), 4u * 2 * 4);
 }
 
 TEST(Plan, PartsTheHeadsOfALayerThatIsLargerThanTheBound) {
@@ -55,7 +55,7 @@ TEST(Plan, OneHeadOfOneLayerIsOneChunkHoweverLargeItIs) {
   const TestGeometry huge{.layers = 2, .heads = 2, .dim = 512};
   const auto source = test_descriptor("llamacpp:f16", huge);
   const Plan plan = make_plan(source, source, {0, 256});
-  EXPECT_EQ(plan.chunks().size(), 4u);
+  EXPECT_EQ(plan.chunk_count(), 4u);
   EXPECT_EQ(plan.body_bytes_max(), 2 * kChunkBytesMax);
 }
 
@@ -83,13 +83,13 @@ TEST(Plan, HeadsAndLayersAreCutAtTheRanksOfBothEnds) {
   }
   const std::vector<std::pair<std::uint32_t, std::uint32_t>> expected{{0, 2}, {2, 3}, {3, 4}, {4, 6}};
   EXPECT_EQ(heads, expected);
-  EXPECT_EQ(plan.chunks().size(), 8u);
+  EXPECT_EQ(plan.chunk_count(), 8u);
 }
 
 TEST(Plan, TileKeysNameGlobalLayersAndHeads) {
   const auto source = test_descriptor("openvino:u8", kSmall);
   const Plan plan = make_plan(source, source, {0, 300});
-  const Chunk& chunk = plan.chunks().back();
+  const Chunk chunk = plan.chunk(plan.chunk_count() - 1);
   const TileKey key = plan.tile_key(chunk, chunk.tile_count() - 1);
   EXPECT_EQ(key, (TileKey{0, 15, "v.z", 3, {256, 300}}));
   EXPECT_EQ(plan.tile_text(chunk, chunk.tile_count() - 1),
@@ -105,9 +105,9 @@ TEST(Plan, RefusesWhatItCannotCut) {
   auto other = source;
   other.identity.lineage = "11";
   EXPECT_EQ(Plan::make(source, other, test_verdict(source, other), {0, 5}).code(), Code::kIncompatible);
-  auto windowed = source;
-  windowed.groups[0].attention = kv::AttentionKind::kSlidingWindow;
-  EXPECT_EQ(Plan::make(windowed, windowed, verdict, {0, 5}).code(), Code::kUnsupported);
+  auto recurrent = source;
+  recurrent.groups[0].attention = kv::AttentionKind::kRecurrent;
+  EXPECT_EQ(Plan::make(recurrent, recurrent, verdict, {0, 5}).code(), Code::kUnsupported);
 }
 
 TEST(Plan, DigestChangesWithEachInput) {
@@ -120,88 +120,45 @@ TEST(Plan, DigestChangesWithEachInput) {
   EXPECT_NE(make_plan(test_descriptor("llamacpp:f16_v_transposed", kSmall), f32, {0, 300}).digest(), digest);
 }
 
+TEST(Plan, OfALongPromptHasFewSectionsAndPieces) {
+  const TestGeometry deep{.layers = 128, .heads = 8, .dim = 128};
+  const auto source = test_descriptor("llamacpp:f16", deep);
+  const Plan plan = make_plan(source, test_descriptor("openvino:f16", deep), {0, 131'072});
+  EXPECT_EQ(plan.chunk_count(), 128u * 4 * 512);
+  const Chunk last = plan.chunk(plan.chunk_count() - 1);
+  EXPECT_EQ(last.box, (kv::Box{127, 128, 6, 8, {131'072 - 256, 131'072}}));
+  EXPECT_EQ(last.sections.data(), plan.chunk(0).sections.data());
+}
+
+TEST(Plan, MovesOfAWindowWhatTheNextStepReads) {
+  auto source = test_descriptor("llamacpp:f16", kSmall);
+  source.groups.push_back(source.groups[0]);
+  source.groups[1].layers = {20, 21};
+  source.groups[1].attention = kv::AttentionKind::kSlidingWindow;
+  source.groups[1].window = 200;
+  source.representation.push_back(source.representation[0]);
+  source.partition.push_back({.rank = 0, .group = 1, .layer_end = 2, .head_end = 4});
+  auto verdict = test_verdict(source, source);
+  const Plan plan = Plan::make(source, source, verdict, {100, 600}).value();
+  std::vector<std::pair<std::uint32_t, kv::Box>> boxes;
+  for (const Chunk& chunk : plan.chunks()) boxes.emplace_back(chunk.group, chunk.box);
+  const std::vector<std::pair<std::uint32_t, kv::Box>> expected{
+      {0, {0, 6, 0, 4, {100, 256}}}, {0, {0, 4, 0, 4, {256, 512}}}, {0, {4, 6, 0, 4, {256, 512}}},
+      {1, {0, 2, 0, 4, {400, 512}}}, {0, {0, 6, 0, 4, {512, 600}}}, {1, {0, 2, 0, 4, {512, 600}}}};
+  EXPECT_EQ(boxes, expected);
+  EXPECT_EQ(plan.chunks_below(512), 4u);
+  EXPECT_EQ(Plan::make(source, source, verdict, {0, 150})->product().groups[1].token_begin, 0u);
+}
+
 TEST(Plan, DigestFollowsTheByteRecipeOfTheSpec) {
   const TestGeometry geometry{.layers = 1, .heads = 1, .dim = 64};
   const auto source = test_descriptor("llamacpp:f16", geometry),
              target = test_descriptor("openvino:f32", geometry);
   const Plan plan = make_plan(source, target, {5, 8});
   EXPECT_EQ(plan.digest(),
-            digest128("isthmus-plan 1\nwire\n0 k codes=f16 op=q\n0 v codes=f16 op=q\ntokens 5 8\nsource " +
+            digest128("isthmus-plan 2\nwire\n0 k codes=f16 op=q\n0 v codes=f16 op=q\ntokens 5 8\nsource " +
                       source.digest().hex() + "\ntarget " + target.digest().hex() +
-                      "\nchunk 0 0 0 1 0 1 5 8 768\n"));
-}
-
-class Proof : public testing::Test {
- protected:
-  Status prove() const { return Plan::prove(chunks_, source_, target_, tokens_); }
-  void expect_refused(std::string_view text) const {
-    const Status status = prove();
-    ASSERT_EQ(status.code(), Code::kInvalidArgument);
-    EXPECT_THAT(status.error().detail, HasSubstr(std::string(text)));
-  }
-
-  const TestGeometry geometry_{.layers = 6, .heads = 4, .dim = 16, .head_ranks = 2};
-  const kv::Descriptor source_ = test_descriptor("llamacpp:f16", geometry_);
-  const kv::Descriptor target_ = test_descriptor("openvino:f32", kSmall);
-  const kv::TokenRange tokens_{100, 600};
-  std::vector<Chunk> chunks_ = make_plan(source_, target_, tokens_).chunks();
-};
-
-TEST_F(Proof, HoldsForWhatThePlanMade) {
-  EXPECT_TRUE(prove().ok());
-}
-TEST_F(Proof, FailsForAnOverlap) {
-  chunks_.push_back(chunks_[2]);
-  expect_refused("covers layer 0, head 0 a second time");
-}
-TEST_F(Proof, FailsForAPartialOverlap) {
-  Chunk extra = chunks_[0];
-  extra.box.layer_begin = 5;
-  extra.box.head_begin = 1;
-  chunks_.push_back(extra);
-  expect_refused("covers layer 5, head 1 a second time");
-}
-TEST_F(Proof, FailsForAMissingChunk) {
-  chunks_.pop_back();
-  expect_refused("no chunk covers group 0, layer 0, head 2 of token tile 2");
-}
-TEST_F(Proof, FailsForAMissingLayer) {
-  chunks_[0].box.layer_begin = 1;
-  expect_refused("no chunk covers group 0, layer 0, head 0 of token tile 0");
-}
-TEST_F(Proof, FailsForAMissingTile) {
-  std::erase_if(chunks_, [](const Chunk& chunk) { return chunk.box.tokens.begin == 256; });
-  expect_refused("of token tile 1");
-}
-TEST_F(Proof, FailsForABoxThatSpansRanks) {
-  chunks_[0].box.head_end = 3;
-  expect_refused("isn't inside one rank of the source");
-}
-TEST_F(Proof, FailsForABoxThatSpansTheTargetsRanks) {
-  EXPECT_THAT(Plan::prove(chunks_, target_, source_, tokens_).ok(), true);
-  chunks_[0].box.head_end = 3;
-  EXPECT_THAT(Plan::prove(chunks_, target_, source_, tokens_).error().detail,
-              HasSubstr("isn't inside one rank of the target"));
-}
-TEST_F(Proof, FailsForABoxOutsideTheModel) {
-  chunks_[0].box.layer_end = 7;
-  expect_refused("leaves the wanted box");
-}
-TEST_F(Proof, FailsForTokensThatNobodyWants) {
-  chunks_[0].box.tokens.begin = 0;
-  expect_refused("leaves the wanted box");
-}
-TEST_F(Proof, FailsForATileCutElsewhere) {
-  chunks_[0].box.tokens.end = 200;
-  expect_refused("isn't cut at its token tile [100, 256)");
-}
-TEST_F(Proof, FailsForAnEmptyBox) {
-  chunks_[0].box.head_end = chunks_[0].box.head_begin;
-  expect_refused("is empty");
-}
-TEST_F(Proof, FailsForAnUnknownGroup) {
-  chunks_[0].group = 1;
-  expect_refused("chunk 0");
+                      "\ngroup 0 from 5 layers 0 1 heads 0 1\ntile 5 8 0\npiece 3 0 0 1 0 1 1 1 768\n"));
 }
 
 TEST(TileRoot, IsTheDigestOfTheSortedListInBytes) {

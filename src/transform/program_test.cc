@@ -259,7 +259,7 @@ TEST(Packer, BodyIsHeadTokenUnitAndPadsAreZero) {
   const kv::Descriptor descriptor = test_descriptor("openvino:u8", {.layers = 2, .heads = 3, .dim = 64});
   Crossing crossing(descriptor, descriptor, {0, 3});
   ASSERT_TRUE(crossing.pack().ok());
-  const Chunk& chunk = crossing.plan().chunks().front();
+  const Chunk chunk = crossing.plan().chunk(0);
   const Sent& sent = crossing.sent().front();
   std::vector<std::byte> expected_body(chunk.body_bytes, std::byte{0});
   std::uint64_t tile = 0;
@@ -367,7 +367,7 @@ TEST(Placer, FlippedBitInTheBodyIsCorruptAndNothingIsPlaced) {
     const auto untouched = crossing.target().bytes();
     ASSERT_TRUE(crossing.pack().ok());
     Sent& sent = crossing.sent().front();
-    const Section& last = crossing.plan().chunks().front().sections.back();
+    const Section& last = crossing.plan().chunk(0).sections.back();
     sent.body[last.offset + last.bytes - 1] ^= std::byte{0x10};
     const Status placed = crossing.place();
     ASSERT_EQ(placed.code(), Code::kCorrupt);
@@ -407,7 +407,7 @@ TEST(Placer, ExchangedTilesAreCorrupt) {
   Crossing crossing = small("openvino:u8", {0, 256});
   ASSERT_TRUE(crossing.pack().ok());
   Sent& sent = crossing.sent().front();
-  const Section& section = crossing.plan().chunks().front().sections.front();
+  const Section& section = crossing.plan().chunk(0).sections.front();
   std::swap_ranges(sent.body.begin(), sent.body.begin() + static_cast<std::ptrdiff_t>(section.head_bytes),
                    sent.body.begin() + static_cast<std::ptrdiff_t>(section.head_bytes));
   EXPECT_EQ(crossing.place().code(), Code::kCorrupt);
@@ -478,7 +478,7 @@ TEST(Packer, WrongSpansAndForeignChunksAreRefused) {
   Crossing crossing = small("openvino:f32");
   ASSERT_TRUE(crossing.pack().ok());
   Sent& sent = crossing.sent().front();
-  const Chunk& chunk = crossing.plan().chunks().front();
+  const Chunk chunk = crossing.plan().chunk(0);
   kv::Binding& binding = crossing.source().binding();
   EXPECT_EQ(crossing.packer().pack(chunk, binding, std::span(sent.body).first(64), sent.tiles).code(),
             Code::kInvalidArgument);

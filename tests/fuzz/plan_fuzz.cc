@@ -93,10 +93,10 @@ kv::TokenRange tokens_of(FuzzedDataProvider& choices) {
 }
 
 void check_plan(const transform::Plan& plan, kv::TokenRange tokens) {
-  ISTHMUS_CHECK(plan.chunks().size() <= transform::kChunksMax);
+  ISTHMUS_CHECK(plan.chunk_count() <= transform::kChunksMax);
   std::uint64_t total = 0;
-  for (std::size_t i = 0; i < plan.chunks().size(); ++i) {
-    const transform::Chunk& chunk = plan.chunks()[i];
+  for (std::uint32_t i = 0; i < plan.chunk_count(); ++i) {
+    const transform::Chunk chunk = plan.chunk(i);
     ISTHMUS_CHECK(chunk.index == i && !chunk.box.empty());
     ISTHMUS_CHECK(chunk.body_bytes <= plan.body_bytes_max());
     ISTHMUS_CHECK(tokens.contains(chunk.box.tokens));
@@ -105,7 +105,7 @@ void check_plan(const transform::Plan& plan, kv::TokenRange tokens) {
   }
   ISTHMUS_CHECK(total == plan.total_bytes());
   ISTHMUS_CHECK(plan.chunks_below(tokens.begin) == 0);
-  ISTHMUS_CHECK(plan.chunks_below(tokens.end) == plan.chunks().size());
+  ISTHMUS_CHECK(plan.chunks_below(tokens.end) == plan.chunk_count());
 }
 
 }  // namespace

@@ -141,7 +141,7 @@ Ending Shell::ending_of(const Incoming& incoming, TerminalKind kind, const Statu
   if (!why.ok()) ending.error = why.error();
   if (incoming.plan) {
     ending.wire = one_line(incoming.plan->wire());
-    ending.chunks = static_cast<std::uint32_t>(incoming.plan->chunks().size());
+    ending.chunks = static_cast<std::uint32_t>(incoming.plan->chunk_count());
   }
   return ending;
 }
@@ -164,7 +164,7 @@ Status Shell::keep_incoming(const MakePlan& action, const std::shared_ptr<const 
   ISTHMUS_TRY(transform::Placer placer, transform::Placer::make(plan, descriptor_));
   incoming->plan = plan;
   incoming->placer = std::make_unique<transform::Placer>(std::move(placer));
-  incoming->tiles.assign(plan->chunks().size(), {});
+  incoming->tiles.assign(plan->chunk_count(), {});
   incoming->planned_at = now();
   count_stage("open", incoming->planned_at - incoming->begun_at);
   return ok_status();
@@ -257,13 +257,13 @@ void Shell::act(const PlaceChunk& action) {
   };
   auto placing = std::make_shared<Placing>();
   placing->landed = std::exchange(incoming->slots.at(action.slot), {});
-  const transform::Chunk& chunk = incoming->plan->chunks().at(action.index);
+  const transform::Chunk chunk = incoming->plan->chunk(action.index);
   placing->stored.resize(incoming->placer->stored_count(chunk));
   // Read back at once, while the chunk is still in the cache; nobody else writes here before the state is
   // owned.
   mover_->run(
       chunk.body_bytes,
-      [incoming, placing, &chunk, place_busy = place_busy_, verify_busy = verify_busy_] {
+      [incoming, placing, chunk, place_busy = place_busy_, verify_busy = verify_busy_] {
         transform::Placer& placer = *incoming->placer;
         const std::vector<Digest128>& tiles = placing->landed.header.tiles;
         placing->status = timed(place_busy, [&] {
@@ -293,7 +293,7 @@ void Shell::act(const Verify& action) {
   count_stage("receive", incoming->verifying_at - incoming->ready_at);
   auto status = std::make_shared<Status>();
   mover_->run(
-      incoming->plan->chunks().size() * sizeof(transform::TileKey),
+      incoming->plan->chunk_count() * sizeof(transform::TileKey),
       [incoming, status, root = action.seal.tile_root] {
         transform::TileRoot sum;
         for (const transform::Chunk& chunk : incoming->plan->chunks()) {
@@ -317,7 +317,7 @@ void Shell::act(const Verify& action) {
 void Shell::act(const VoidChunks& action) {
   const auto incoming = find(action.handoff);
   if (!incoming || !incoming->plan) return;
-  incoming->tiles.assign(incoming->plan->chunks().size(), {});
+  incoming->tiles.assign(incoming->plan->chunk_count(), {});
 }
 
 void Shell::act(Own& action) {

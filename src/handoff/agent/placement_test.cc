@@ -99,7 +99,7 @@ TEST_P(Placement, WhatIsAcceptedIsWhatWasSealedThoughThePeerWritesAfterTheCheck)
   ASSERT_EQ(placer.exact(), GetParam().exact);
   TestMemory from(source, 0, 0, kTokens);
   from.fill(kTokens);
-  const transform::Chunk& chunk = plan->chunks().front();
+  const transform::Chunk chunk = plan->chunk(0);
   SharedBody body(chunk.body_bytes);
   std::vector<Digest128> tiles(chunk.tile_count());
   std::vector<Digest128> stored(placer.stored_count(chunk));

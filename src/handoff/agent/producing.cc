@@ -158,9 +158,9 @@ void Shell::start_packing(ChannelId channel, const SendChunk& send) {
   // A later generation voids the tiles; a late chunk of an earlier one must not.
   if (packing->outgoing->generation < send.chunk.generation) {
     packing->outgoing->generation = send.chunk.generation;
-    packing->outgoing->tiles.assign(packing->outgoing->plan->chunks().size(), {});
+    packing->outgoing->tiles.assign(packing->outgoing->plan->chunk_count(), {});
   }
-  const transform::Chunk& chunk = packing->outgoing->plan->chunks().at(send.chunk.index);
+  const transform::Chunk chunk = packing->outgoing->plan->chunk(send.chunk.index);
   packing->memory = memory_of(held->second, chunk.box.tokens);
   if (packing->memory == nullptr) {
     packing->status =
@@ -176,7 +176,7 @@ void Shell::start_packing(ChannelId channel, const SendChunk& send) {
   packing->body = *std::move(body);
   mover_->run(
       chunk.body_bytes,
-      [packing, &chunk, busy = pack_busy_] {
+      [packing, chunk, busy = pack_busy_] {
         packing->status = timed(busy, [&] {
           return packing->outgoing->packer.pack(chunk, packing->memory->binding(), packing->body.bytes,
                                                 packing->tiles);
@@ -202,7 +202,7 @@ void Shell::packed(const std::shared_ptr<Packing>& packing) {
     report(packing->status);
     return run_outbox(channel);
   }
-  const transform::Chunk& chunk = packing->outgoing->plan->chunks().at(ref.index);
+  const transform::Chunk chunk = packing->outgoing->plan->chunk(ref.index);
   Result<std::vector<std::byte>> header =
       wire::encode_chunk_header({.address = {ref.handoff, ref.attempt, ref.generation},
                                  .plan = packing->outgoing->plan->digest(),

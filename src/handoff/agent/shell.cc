@@ -210,13 +210,13 @@ void Shell::make_plan(const MakePlan& action, bool is_producer) {
 
 PlanFacts Shell::facts_of(const std::shared_ptr<const transform::Plan>& plan) {
   return {.digest = plan->digest(),
-          .chunk_count = static_cast<std::uint32_t>(plan->chunks().size()),
+          .chunk_count = plan->chunk_count(),
           .slot_bytes = plan->body_bytes_max(),
           .total_bytes = plan->total_bytes(),
           .chunks_below = [plan](std::uint64_t watermark) { return plan->chunks_below(watermark); },
           .geometry =
               [plan](std::uint32_t index) {
-                const transform::Chunk& chunk = plan->chunks().at(index);
+                const transform::Chunk chunk = plan->chunk(index);
                 return wire::ChunkGeometry{chunk.group, chunk.box, chunk.body_bytes, chunk.tile_count()};
               }};
 }
@@ -259,6 +259,10 @@ Result<std::unique_ptr<Agent>> make_agent(net::Loop& loop, std::vector<transport
                                           const kv::Descriptor& descriptor, AgentOptions options,
                                           MetricsRegistry& metrics) {
   ISTHMUS_TRY(descriptor.validate());
+  if (descriptor.groups.size() != 1) {
+    return Error{Code::kUnsupported,
+                 fmt::format("{} layer groups; an engine binds the memory of one", descriptor.groups.size())};
+  }
   auto shell = std::make_unique<Shell>(loop, std::move(transports), descriptor, std::move(options), metrics);
   ISTHMUS_TRY(shell->start());
   return std::unique_ptr<Agent>(std::move(shell));
