@@ -16,12 +16,14 @@ BEGIN, END = "<!-- hand-written: begin -->", "<!-- hand-written: end -->"
 TITLES = {
     "handoff": "Handoffs between two processes",
     "transform": "Packing, placing and reading back, one thread",
+    "plan": "Planning, with the proof and the runs of tokens",
     "ttft": "Time to first token through a pair of workers",
     "peers": "Beside other transfer libraries",
 }
 COMMANDS = {
     "handoff": "isthmus bench handoff",
     "transform": "isthmus bench transform",
+    "plan": "isthmus bench plan",
     "ttft": "bench/ttft.py",
     "peers": "bench/peers/peers.py",
 }

@@ -28,8 +28,12 @@ void bench_handoff(const Options& options, const Sink& sink);
 // Packing, placing and reading back on one thread.
 void bench_transform(const Options& options, const Sink& sink);
 
+// Planning: product, proof, the target's blocks unique, runs of tokens. No byte moves.
+void bench_plan(const Options& options, const Sink& sink);
+
 // Names of the cases, in order.
 std::vector<std::string> handoff_cases();
 std::vector<std::string> transform_cases();
+std::vector<std::string> plan_cases();
 
 }  // namespace isthmus::bench

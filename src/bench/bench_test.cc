@@ -34,6 +34,12 @@ TEST(BenchTransform, MeasuresEveryCase) {
   }
 }
 
+TEST(BenchPlan, MeasuresEveryCase) {
+  const auto records = records_of(bench_plan, kSmall);
+  EXPECT_EQ(names_of(records), plan_cases());
+  for (const Record& record : records) EXPECT_EQ(record.failure, "") << record.name;
+}
+
 TEST(BenchHandoff, MeasuresEveryCase) {
   const auto records = records_of(bench_handoff, kSmall);
   EXPECT_THAT(names_of(records), ::testing::IsSupersetOf(handoff_cases()));

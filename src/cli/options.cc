@@ -73,7 +73,8 @@ constexpr const char* kExplainExamples =
 constexpr const char* kBenchAbout =
     "Measure the crossing, each figure beside a reference in the same run.\n"
     "  handoff    two processes with real agents over loopback, digests and verification inside the time\n"
-    "  transform  packing, placing and reading back on one thread";
+    "  transform  packing, placing and reading back on one thread\n"
+    "  plan       planning with its proof, and finding runs of tokens";
 
 constexpr const char* kBenchExamples =
     "Examples:\n"
@@ -229,9 +230,9 @@ void add_explain(CLI::App& app, ExplainCommand& explain, Texts& texts) {
 }
 
 void add_bench(CLI::App& app, BenchCommand& bench, Texts& texts) {
-  app.add_option("WHAT", bench.what, "handoff or transform")
+  app.add_option("WHAT", bench.what, "handoff, transform or plan")
       ->required()
-      ->check(CLI::IsMember({"handoff", "transform"}));
+      ->check(CLI::IsMember({"handoff", "transform", "plan"}));
   app.add_option("--size", texts.bench_mib, "Of the state that crosses, MiB")
       ->check(CLI::Range(1, 8192))
       ->capture_default_str();

@@ -113,7 +113,10 @@ int run_bench(const BenchCommand& command) {
                                if (command.json) print_line(bench::to_json(record));
                              },
                          .progress = [](const std::string& text) { note_line(text); }};
-  (command.what == "handoff" ? bench::bench_handoff : bench::bench_transform)(command.options, sink);
+  const auto bench = command.what == "handoff"     ? bench::bench_handoff
+                     : command.what == "transform" ? bench::bench_transform
+                                                   : bench::bench_plan;
+  bench(command.options, sink);
   if (!command.json) print(bench::to_table(records));
   return bench_exit_code(records, command.check);
 }

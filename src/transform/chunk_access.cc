@@ -130,15 +130,21 @@ Status ChunkAccess::place_tokens(const Group& group, const kv::TokenRange& token
   const bool paged =
       std::any_of(group.parts.begin(), group.parts.end(), [](const auto& part) { return part.paged(); });
   if (!paged) return ok_status();
+  const std::uint64_t last_entry = (first + tokens.size() - 1) / group.block_tokens;
+  if (last_entry >= binding.blocks.size()) {
+    return Error{Code::kInvalidArgument,
+                 fmt::format("position {} needs block table entry {}, the table has {}",
+                             binding.first_position + binding.blocks.size() * group.block_tokens,
+                             binding.blocks.size(), binding.blocks.size())};
+  }
+  std::uint64_t entry = first / group.block_tokens;
+  auto slot = static_cast<std::uint32_t>(first % group.block_tokens);
   for (std::uint64_t token = 0; token < tokens.size(); ++token) {
-    const std::uint64_t entry = (first + token) / group.block_tokens;
-    if (entry >= binding.blocks.size()) {
-      return Error{Code::kInvalidArgument,
-                   fmt::format("position {} needs block table entry {}, the table has {}",
-                               tokens.begin + token, entry, binding.blocks.size())};
-    }
     blocks_.push_back(binding.blocks[entry]);
-    slots_.push_back(static_cast<std::uint32_t>((first + token) % group.block_tokens));
+    slots_.push_back(slot);
+    if (++slot < group.block_tokens) continue;
+    slot = 0;
+    ++entry;
   }
   // Scales that span tokens belong to whole groups of slots.
   if (slots_.front() % group.granule_tokens != 0) {

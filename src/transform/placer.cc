@@ -10,6 +10,7 @@
 #include "transform/convert.h"
 #include "transform/program.h"
 #include "transform/scratch.h"
+#include "transform/token_runs.h"
 
 namespace isthmus::transform {
 namespace {
@@ -209,11 +210,9 @@ Status Placer::State::place_component(const Turn& turn, std::span<const std::byt
 }
 
 Status check_blocks(const kv::Binding& binding) {
-  std::vector<std::uint32_t> sorted = binding.blocks;
-  std::sort(sorted.begin(), sorted.end());
-  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
-  if (twice == sorted.end()) return ok_status();
-  return Error{Code::kInvalidArgument, fmt::format("the block table names block {} twice", *twice)};
+  std::uint64_t pool = 0;
+  for (const kv::RegionMemory& memory : binding.memory) pool = std::max(pool, memory.open_extent);
+  return check_distinct(TokenTable::of(binding, 1), pool);
 }
 
 // One head's tile of one part as it lies in the target's memory now.

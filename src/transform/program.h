@@ -71,8 +71,8 @@ class Placer {
   std::unique_ptr<State> state_;
 };
 
-// invalid_argument if the table names a block twice: a chunk would overwrite another that was read back
-// before.
+// invalid_argument if the table names a block twice or one beyond the pool: a chunk would overwrite another
+// that was read back before.
 Status check_blocks(const kv::Binding& binding);
 
 }  // namespace isthmus::transform
