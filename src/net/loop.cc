@@ -20,12 +20,28 @@ namespace asio = boost::asio;
 // Longer waits are cut to this, so that adding one to the clock can't overflow.
 constexpr Duration kDelayMax = std::chrono::hours(24 * 365);
 
+// A timer this late comes from a loop that was away: a stopped process, a long callback. What came meanwhile
+// gets `kGrace` to be read first, or a peer would be judged silent whose answer lies in the socket.
+constexpr Duration kLate = std::chrono::milliseconds(100);
+constexpr Duration kGrace = std::chrono::milliseconds(50);
+
 // Shared with the wait in flight, which may outlive the handle by one turn of the loop.
 struct Wait {
   explicit Wait(asio::io_context& context) : timer(context) {}
   asio::steady_timer timer;
   std::function<void()> work;  // Empty once called or cancelled.
 };
+
+void arm(const std::shared_ptr<Wait>& wait, Duration delay, bool may_wait_again) {
+  wait->timer.expires_after(delay);
+  wait->timer.async_wait([wait, may_wait_again](const boost::system::error_code&) {
+    if (!wait->work) return;
+    if (may_wait_again && asio::steady_timer::clock_type::now() - wait->timer.expiry() > kLate)
+      return arm(wait, kGrace, false);
+    // Moved out first: the work may destroy the handle.
+    if (const auto due = std::exchange(wait->work, nullptr)) due();
+  });
+}
 
 class OneShot final : public Loop::Timer {
  public:
@@ -69,11 +85,7 @@ void Loop::post(std::function<void()> work) {
 std::unique_ptr<Loop::Timer> Loop::after(Duration delay, std::function<void()> work) {
   auto wait = std::make_shared<Wait>(asio_->context);
   wait->work = std::move(work);
-  wait->timer.expires_after(std::clamp(delay, Duration::zero(), kDelayMax));
-  wait->timer.async_wait([wait](const boost::system::error_code&) {
-    // Moved out first: the work may destroy the handle.
-    if (const auto due = std::exchange(wait->work, nullptr)) due();
-  });
+  arm(wait, std::clamp(delay, Duration::zero(), kDelayMax), true);
   return std::make_unique<OneShot>(std::move(wait));
 }
 

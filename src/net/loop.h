@@ -23,7 +23,8 @@ class Loop {
   void stop();
   // Any thread. Run `work` on the loop's thread, in order of posting.
   void post(std::function<void()> work);
-  // Loop's thread. A timer that fires once; destroying the handle cancels it.
+  // Loop's thread. A timer that fires once; destroying the handle cancels it. If the loop itself was away
+  // when it was due, what came meanwhile is handled before it fires.
   class Timer;
   [[nodiscard]] std::unique_ptr<Timer> after(Duration delay, std::function<void()> work);
   bool in_loop_thread() const;

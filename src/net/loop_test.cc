@@ -3,12 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <csignal>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "net/run_until.h"
+#include "net/stream.h"
 
 namespace isthmus::net {
 namespace {
@@ -72,6 +76,31 @@ TEST(Loop, ATimerMayDestroyItselfAndStartAnother) {
     timer = loop.after(Duration::zero(), [&] { ++fired; });
   });
   EXPECT_TRUE(run_until(loop, [&] { return fired == 2; }));
+}
+
+// The loop doesn't run for longer than the timer's delay, as that of a process that was stopped. The answer
+// that its work waits for is in the socket by then.
+TEST(Loop, ATimerOfALoopThatWasAwayFiresAfterWhatCameMeanwhile) {
+  Loop loop;
+  std::unique_ptr<Stream> accepted, dialed;
+  auto listener = *listen(loop, {"127.0.0.1", 0}, [&](auto stream) { accepted = std::move(stream); });
+  const auto connecting = connect(loop, listener->endpoint(), std::chrono::seconds(20),
+                                  [&](auto stream) { dialed = *std::move(stream); });
+  ASSERT_TRUE(run_until(loop, [&] { return accepted && dialed; }));
+  std::vector<std::string> order;
+  std::array<std::byte, 3> answer{};
+  accepted->read(std::span(answer).first(1), [&](const Status&) {
+    accepted->read(std::span(answer).subspan(1, 1), [&](const Status&) {
+      accepted->read(std::span(answer).subspan(2), [&](const Status&) { order.emplace_back("answer"); });
+    });
+  });
+  dialed->write({answer}, [](const Status&) {});
+  const Instant due = now() + std::chrono::milliseconds(1);
+  const auto silence = loop.after(std::chrono::milliseconds(1), [&] { order.emplace_back("silence"); });
+  while (now() < due + std::chrono::milliseconds(150)) {
+  }
+  EXPECT_TRUE(run_until(loop, [&] { return order.size() == 2; }));
+  EXPECT_EQ(order, (std::vector<std::string>{"answer", "silence"}));
 }
 
 TEST(Loop, TheFarthestDelayIsNoOverflow) {
