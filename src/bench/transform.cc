@@ -27,6 +27,11 @@ constexpr std::array kPairs = {
     Pair{"openvino:f16", "llamacpp:f16_v_transposed"},
     Pair{"llamacpp:f16", "openvino:f32"},
     Pair{"llamacpp:f16", "openvino:u8"},
+    Pair{"llamacpp:f16", "openvino:u8_channel"},
+    Pair{"llamacpp:f16", "llamacpp:q8_0"},
+    Pair{"llamacpp:q8_0", "openvino:u8"},
+    Pair{"openvino:u8", "llamacpp:f16"},
+    Pair{"openvino:u4", "llamacpp:f16"},
 };
 constexpr std::array kStages = {"pack", "place", "read back"};
 // As many bodies as lie between the two threads of an agent.

@@ -12,10 +12,6 @@
 namespace isthmus::kv {
 namespace {
 
-bool is_float(Format format) {
-  return format == Format::kF32 || format == Format::kF16 || format == Format::kBf16;
-}
-
 bool is_integer(Format format) {
   return format == Format::kU8 || format == Format::kI8 || format == Format::kU4 || format == Format::kI4;
 }

@@ -39,6 +39,10 @@ struct Precision {
 // Bits of one element: 32, 16, 8 or 4.
 std::uint32_t bits(Format format);
 Precision precision(Format format);
+// f32, f16 or bf16: what numbers are computed from and kept in without scales.
+inline bool is_float(Format format) {
+  return format == Format::kF32 || format == Format::kF16 || format == Format::kBf16;
+}
 // "f32", "f16", … as in the layout notation.
 std::string_view name(Format format);
 // unsupported, naming the text, for anything else.

@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/bytes.h"
-
 namespace isthmus::transform {
 namespace {
 
@@ -16,11 +14,6 @@ constexpr std::uint64_t kPieceElements = 4096;  // 16 KiB of f32: half of a smal
 
 bool is_plain(const kv::DecodeForm& form) {
   return form.operation == kv::DecodeOperation::kPlain;
-}
-
-template <typename Byte>
-auto floats_at(Byte* at, std::uint64_t count) {
-  return view_as<float>(std::span<Byte>(at, count * sizeof(float)));
 }
 
 }  // namespace
@@ -45,6 +38,7 @@ Result<RowConverter> RowConverter::make(const kv::WireComponent& from, const kv:
   ISTHMUS_TRY(converter.to_, side(to.form, dim));
   ISTHMUS_TRY(converter.steps_, kv::value_steps(from.value_transforms, to.value_transforms));
   for (const kv::ValueStep& step : converter.steps_) ISTHMUS_TRY(can_step(step, dim));
+  converter.one_pass_ = converter.steps_.empty() && can_recode(from.form, to.form);
   converter.dim_ = dim;
   // Whole token groups of both sides; each granule divides a tile's 256 tokens, hence the larger one the
   // other.
@@ -56,7 +50,7 @@ Result<RowConverter> RowConverter::make(const kv::WireComponent& from, const kv:
 }
 
 Result<RowConverter::Side> RowConverter::side(const kv::DecodeForm& form, std::uint32_t dim) {
-  Side side{form, {}, is_plain(form) && form.codes == kv::Format::kF32};
+  Side side{form, {}};
   ISTHMUS_TRY(side.parts, form_parts(form, dim));
   return side;
 }
@@ -79,13 +73,9 @@ Status RowConverter::convert(std::uint64_t rows, const ConstRowArrays& from, con
 }
 
 Status RowConverter::convert_piece(std::uint64_t rows, const ConstRowArrays& from, const RowArrays& to) {
-  const std::uint64_t elements = rows * dim_;
-  if (from_.plain_f32 && steps_.empty() && is_aligned(from.codes, alignof(float))) {
-    return encode_rows(to_.form, dim_, rows, floats_at(from.codes, elements), to);
-  }
-  const bool in_place = to_.plain_f32 && is_aligned(to.codes, alignof(float));
-  const std::span<float> values =
-      in_place ? floats_at(to.codes, elements) : std::span<float>(values_).first(elements);
+  // What can't be converted in one pass is led through f32, which names the value.
+  if (one_pass_ && recode_rows(from_.form, to_.form, {dim_, rows}, from, to)) return ok_status();
+  const std::span<float> values = std::span<float>(values_).first(rows * dim_);
   decode_rows(from_.form, dim_, rows, from, values);
   for (const kv::ValueStep& step : steps_) apply_step(step, dim_, values, row_);
   return encode_rows(to_.form, dim_, rows, values, to);

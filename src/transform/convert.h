@@ -28,7 +28,6 @@ class RowConverter {
   struct Side {
     kv::DecodeForm form;
     std::vector<FormPart> parts;
-    bool plain_f32 = false;
   };
   static Result<Side> side(const kv::DecodeForm& form, std::uint32_t dim);
   template <typename Arrays>
@@ -37,6 +36,7 @@ class RowConverter {
 
   Side from_, to_;
   std::vector<kv::ValueStep> steps_;
+  bool one_pass_ = false;  // Nothing has to lie in between as f32.
   std::uint32_t dim_ = 0;
   std::uint64_t rows_at_once_ = 1;
   std::vector<float> values_, row_;

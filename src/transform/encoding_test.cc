@@ -187,6 +187,61 @@ TEST_P(EveryTarget, GivesTheScalarBitsThereAndBack) {
   }
 }
 
+TEST_P(EveryTarget, OnePassGivesTheBitsOfTwo) {
+  constexpr std::uint64_t kRows = 75;
+  for (const std::uint32_t dim : {64U, 96U, 128U, 72U, 6U}) {
+    const std::vector<float> values = hard_rows(kRows, dim);
+    const std::vector<kv::DecodeForm> forms = encoded_forms(dim);
+    for (const kv::DecodeForm& from : forms) {
+      Arrays stored(from, dim, kRows);
+      ASSERT_TRUE(encode_rows(from, dim, kRows, values, stored.rows(), KernelChoice::kScalar).ok());
+      std::vector<float> between(values.size());
+      decode_rows(from, dim, kRows, stored.rows(), between, KernelChoice::kScalar);
+      for (const kv::DecodeForm& to : forms) {
+        if (!can_recode(from, to)) continue;
+        SCOPED_TRACE(fmt::format("{} to {} dim {}", from.text(), to.text(), dim));
+        Arrays expected(to, dim, kRows);
+        ASSERT_TRUE(encode_rows(to, dim, kRows, between, expected.rows(), KernelChoice::kScalar).ok());
+        for (const KernelChoice choice : kChoices) {
+          Arrays made(to, dim, kRows);
+          ASSERT_TRUE(recode_rows(from, to, {dim, kRows}, stored.rows(), made.rows(), choice));
+          ASSERT_EQ(made, expected);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(EveryTarget, OnePassRefusesWhatIsNotFinite) {
+  constexpr std::uint32_t kDim = 64;
+  const kv::DecodeForm f16 = form_of("llamacpp:f16", kDim), bf16 = form_of("llamacpp:bf16", kDim);
+  for (const auto& [from, bad] :
+       {std::pair{f16, 0x7c01}, std::pair{f16, 0xfc00}, std::pair{bf16, 0x7f80}, std::pair{bf16, 0xffff}}) {
+    for (const kv::DecodeForm& to : encoded_forms(kDim)) {
+      for (const std::size_t at : {std::size_t{0}, std::size_t{33 * kDim + 63}, std::size_t{40 * kDim - 1}}) {
+        for (const KernelChoice choice : kChoices) {
+          std::vector<std::uint16_t> codes(40 * kDim, 0x3c00);
+          codes[at] = static_cast<std::uint16_t>(bad);
+          Arrays made(to, kDim, 40);
+          ASSERT_FALSE(
+              recode_rows(from, to, {kDim, 40}, std::as_bytes(std::span(codes)).data(), made.rows(), choice))
+              << to.text() << " " << at;
+        }
+      }
+    }
+  }
+  // A scale that makes numbers that aren't finite.
+  const kv::DecodeForm u8 = form_of("openvino:u8", kDim);
+  Arrays stored(u8, kDim, 2);
+  std::fill(stored.codes.begin(), stored.codes.end(), std::byte{200});
+  const float scale = 3e38f;
+  std::memcpy(stored.scales.data() + 4, &scale, sizeof(scale));
+  for (const KernelChoice choice : kChoices) {
+    Arrays made(f16, kDim, 2);
+    ASSERT_FALSE(recode_rows(u8, f16, {kDim, 2}, stored.rows(), made.rows(), choice));
+  }
+}
+
 TEST(EncodeRows, EachFormRefusesValuesThatAreNotFinite) {
   constexpr std::uint32_t kDim = 64;
   for (const kv::DecodeForm& form : encoded_forms(kDim)) {

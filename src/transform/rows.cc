@@ -62,6 +62,53 @@ kernels::Scaled scaled_arrays(const kv::DecodeForm& form, const ConstRowArrays& 
           .zero_constant = static_cast<float>(form.zero_constant)};
 }
 
+bool is_plain(const kv::DecodeForm& form) {
+  return form.operation == kv::DecodeOperation::kPlain;
+}
+
+// Codes with scales to f32, f16 or bf16.
+bool decode_to_plain(const kernels::KernelSet& set, const kv::DecodeForm& form, RowShape shape,
+                     const ConstRowArrays& from, kv::Format format, std::byte* to) {
+  kernels::Scaled arrays = scaled_arrays(form, from);
+  if (form.granule_tokens > 1) {
+    return set.decode_channels(
+        {.arrays = arrays, .rows = shape.rows, .dim = shape.dim, .group = form.granule_tokens}, format, to);
+  }
+  arrays.granule = form.granule_dim;
+  arrays.granules = shape.rows * (shape.dim / arrays.granule);
+  return set.decode_scaled(arrays, format, to);
+}
+
+// False if a value, a scale or a zero point isn't finite.
+bool encode(const kernels::KernelSet& set, kv::Encoder encoder, const kv::DecodeForm& form, RowShape shape,
+            const kernels::Numbers& from, const RowArrays& to) {
+  const auto [dim, rows] = shape;
+  const std::uint32_t granule = encoder == kv::Encoder::kPlain ? dim : form.granule_dim;
+  const kernels::Encoded encoded{.codes = to.codes,
+                                 .scales = to.scales,
+                                 .zeros = to.zeros,
+                                 .granules = rows * (dim / granule),
+                                 .granule = granule};
+  switch (encoder) {
+    case kv::Encoder::kPlain:
+      return set.encode_plain(form.codes, from, rows * dim, to.codes);
+    case kv::Encoder::kAffineRow:
+      return set.encode_affine(form.codes, from, encoded);
+    case kv::Encoder::kAffineChannel:
+      return set.encode_channels(from, {.codes = to.codes,
+                                        .scales = to.scales,
+                                        .zeros = to.zeros,
+                                        .rows = rows,
+                                        .dim = dim,
+                                        .group = form.granule_tokens});
+    case kv::Encoder::kSymmetric8:
+      return set.encode_q8_0(from, encoded);
+    case kv::Encoder::kExtreme4:
+      return set.encode_q4_0(from, encoded);
+  }
+  return false;
+}
+
 }  // namespace
 
 Status can_decode(const kv::DecodeForm& form, std::uint32_t dim) {
@@ -75,58 +122,34 @@ Status can_encode(const kv::DecodeForm& form, std::uint32_t dim) {
 void decode_rows(const kv::DecodeForm& form, std::uint32_t dim, std::uint64_t rows,
                  const ConstRowArrays& from, std::span<float> to, KernelChoice choice) {
   ISTHMUS_CHECK(to.size() == rows * dim);
-  const kernels::KernelSet& set = kernel_set(choice);
-  if (form.operation == kv::DecodeOperation::kPlain) {
-    set.decode_plain(form.codes, from.codes, rows * dim, to.data());
+  if (is_plain(form)) {
+    kernel_set(choice).decode_plain(form.codes, from.codes, rows * dim, to.data());
     return;
   }
-  kernels::Scaled arrays = scaled_arrays(form, from);
-  if (form.granule_tokens > 1) {
-    set.decode_channels({.arrays = arrays, .rows = rows, .dim = dim, .group = form.granule_tokens},
-                        to.data());
-    return;
-  }
-  arrays.granule = form.granule_dim;
-  arrays.granules = rows * (dim / arrays.granule);
-  set.decode_scaled(arrays, to.data());
+  // What isn't finite is refused by whoever encodes it.
+  (void)decode_to_plain(kernel_set(choice), form, {dim, rows}, from, kv::Format::kF32,
+                        std::as_writable_bytes(to).data());
 }
 
 Status encode_rows(const kv::DecodeForm& form, std::uint32_t dim, std::uint64_t rows,
                    std::span<const float> from, const RowArrays& to, KernelChoice choice) {
   ISTHMUS_CHECK(from.size() == rows * dim);
-  const kernels::KernelSet& set = kernel_set(choice);
   ISTHMUS_TRY(const kv::Encoder encoder, kv::encoder_of(form, dim));
-  const std::uint32_t granule = encoder == kv::Encoder::kPlain ? dim : form.granule_dim;
-  const kernels::Encoded encoded{.codes = to.codes,
-                                 .scales = to.scales,
-                                 .zeros = to.zeros,
-                                 .granules = rows * (dim / granule),
-                                 .granule = granule};
-  bool finite = false;
-  switch (encoder) {
-    case kv::Encoder::kPlain:
-      finite = set.encode_plain(form.codes, from.data(), rows * dim, to.codes);
-      break;
-    case kv::Encoder::kAffineRow:
-      finite = set.encode_affine(form.codes, from.data(), encoded);
-      break;
-    case kv::Encoder::kAffineChannel:
-      finite = set.encode_channels(from.data(), {.codes = to.codes,
-                                                 .scales = to.scales,
-                                                 .zeros = to.zeros,
-                                                 .rows = rows,
-                                                 .dim = dim,
-                                                 .group = form.granule_tokens});
-      break;
-    case kv::Encoder::kSymmetric8:
-      finite = set.encode_q8_0(from.data(), encoded);
-      break;
-    case kv::Encoder::kExtreme4:
-      finite = set.encode_q4_0(from.data(), encoded);
-      break;
-  }
-  if (!finite) return first_bad_row(encoder, dim, from);
-  return ok_status();
+  const kernels::Numbers numbers{kv::Format::kF32, std::as_bytes(from).data()};
+  if (encode(kernel_set(choice), encoder, form, {dim, rows}, numbers, to)) return ok_status();
+  return first_bad_row(encoder, dim, from);
+}
+
+bool can_recode(const kv::DecodeForm& from, const kv::DecodeForm& to) {
+  return (is_plain(from) && kv::is_float(from.codes)) || (is_plain(to) && kv::is_float(to.codes));
+}
+
+bool recode_rows(const kv::DecodeForm& from_form, const kv::DecodeForm& to_form, RowShape shape,
+                 const ConstRowArrays& from, const RowArrays& to, KernelChoice choice) {
+  const kernels::KernelSet& set = kernel_set(choice);
+  if (!is_plain(from_form)) return decode_to_plain(set, from_form, shape, from, to_form.codes, to.codes);
+  const auto encoder = kv::encoder_of(to_form, shape.dim);
+  return encoder.ok() && encode(set, *encoder, to_form, shape, {from_form.codes, from.codes}, to);
 }
 
 Status can_step(const kv::ValueStep& step, std::uint32_t dim) {

@@ -49,6 +49,16 @@ void decode_rows(const kv::DecodeForm& form, std::uint32_t dim, std::uint64_t ro
 Status encode_rows(const kv::DecodeForm& form, std::uint32_t dim, std::uint64_t rows,
                    std::span<const float> from, const RowArrays& to,
                    KernelChoice choice = KernelChoice::kVector);
+struct RowShape {
+  std::uint32_t dim = 0;
+  std::uint64_t rows = 0;
+};
+// The same in one pass from numbers stored as one plain form to any, or from any form to a plain one
+// (can_recode()); false where encode_rows(decode_rows()) would fail, which says why.
+bool can_recode(const kv::DecodeForm& from, const kv::DecodeForm& to);
+bool recode_rows(const kv::DecodeForm& from_form, const kv::DecodeForm& to_form, RowShape shape,
+                 const ConstRowArrays& from, const RowArrays& to,
+                 KernelChoice choice = KernelChoice::kVector);
 // unsupported, naming the form, if encode_rows can't make it (decode_rows can't read it).
 Status can_encode(const kv::DecodeForm& form, std::uint32_t dim);
 Status can_decode(const kv::DecodeForm& form, std::uint32_t dim);

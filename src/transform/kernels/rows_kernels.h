@@ -10,6 +10,12 @@
 
 namespace isthmus::transform::kernels {
 
+// Plain stored numbers that an encoder reads, as they lie: f32, f16 or bf16.
+struct Numbers {
+  kv::Format format = kv::Format::kF32;
+  const std::byte* at = nullptr;
+};
+
 // An array of stored elements that share scale and zero point in runs of `granule` elements.
 struct Scaled {
   const std::byte* codes = nullptr;
@@ -50,16 +56,18 @@ struct EncodedChannels {
 struct KernelSet {
   // f32 <- format; f32, f16 and bf16, and for u8, i8, u4, i4 codes as plain numbers.
   void (*decode_plain)(kv::Format format, const std::byte* from, std::uint64_t elements, float* to);
-  void (*decode_scaled)(const Scaled& from, float* to);
-  void (*decode_channels)(const ScaledChannels& from, float* to);
+  // Plain f32, f16 or bf16 <- codes with scales; false if a number isn't finite, `to` is unspecified then
+  // unless it is f32.
+  bool (*decode_scaled)(const Scaled& from, kv::Format format, std::byte* to);
+  bool (*decode_channels)(const ScaledChannels& from, kv::Format format, std::byte* to);
   // The encoders answer false if an input, a scale or a zero point isn't finite; `to` is unspecified then.
-  // `to` may be `from` for f32.
-  bool (*encode_plain)(kv::Format format, const float* from, std::uint64_t elements, std::byte* to);
+  // `to` may be `from` for equal formats.
+  bool (*encode_plain)(kv::Format format, const Numbers& from, std::uint64_t elements, std::byte* to);
   // u8 codes, or u4 with an even granule; f32 scales and zero points.
-  bool (*encode_affine)(kv::Format codes, const float* from, const Encoded& to);
-  bool (*encode_channels)(const float* from, const EncodedChannels& to);
-  bool (*encode_q8_0)(const float* from, const Encoded& to);  // i8 codes, f16 scales.
-  bool (*encode_q4_0)(const float* from, const Encoded& to);  // u4 codes, f16 scales; an even granule.
+  bool (*encode_affine)(kv::Format codes, const Numbers& from, const Encoded& to);
+  bool (*encode_channels)(const Numbers& from, const EncodedChannels& to);
+  bool (*encode_q8_0)(const Numbers& from, const Encoded& to);  // i8 codes, f16 scales.
+  bool (*encode_q4_0)(const Numbers& from, const Encoded& to);  // u4 codes, f16 scales; an even granule.
   // In place on each `size` elements, a power of two that divides `elements`.
   void (*hadamard)(float* values, std::uint64_t elements, std::uint32_t size);
 };

@@ -32,6 +32,27 @@ float number_at(kv::Format format, const std::byte* from, std::uint64_t index) {
   }
 }
 
+float number_at(const Numbers& from, std::uint64_t index) {
+  return number_at(from.format, from.at, index);
+}
+
+bool is_finite(float value) {
+  return is_finite_bits(std::bit_cast<std::uint32_t>(value));
+}
+
+void store_number(kv::Format format, std::byte* to, std::uint64_t index, float value) {
+  switch (format) {
+    case kv::Format::kF32:
+      return store(to + index * 4, value);
+    case kv::Format::kF16:
+      return store(to + index * 2, f32_to_f16(value));
+    case kv::Format::kBf16:
+      return store(to + index * 2, f32_to_bf16(value));
+    default:
+      ISTHMUS_CHECK(false);
+  }
+}
+
 void decode_plain(kv::Format format, const std::byte* from, std::uint64_t elements, float* to) {
   for (std::uint64_t i = 0; i < elements; ++i) to[i] = number_at(format, from, i);
 }
@@ -44,34 +65,34 @@ float decoded(const Scaled& from, std::uint64_t element, std::uint64_t granule) 
   return (code - zero) * scale;
 }
 
-void decode_scaled(const Scaled& from, float* to) {
-  for (std::uint64_t i = 0; i < from.granules * from.granule; ++i) to[i] = decoded(from, i, i / from.granule);
+bool decode_scaled(const Scaled& from, kv::Format format, std::byte* to) {
+  bool finite = true;
+  for (std::uint64_t i = 0; i < from.granules * from.granule; ++i) {
+    const float value = decoded(from, i, i / from.granule);
+    finite = finite && is_finite(value);
+    store_number(format, to, i, value);
+  }
+  return finite;
 }
 
-void decode_channels(const ScaledChannels& from, float* to) {
+bool decode_channels(const ScaledChannels& from, kv::Format format, std::byte* to) {
+  bool finite = true;
   for (std::uint64_t row = 0; row < from.rows; ++row) {
     for (std::uint32_t d = 0; d < from.dim; ++d) {
-      to[row * from.dim + d] = decoded(from.arrays, row * from.dim + d, row / from.group * from.dim + d);
+      const std::uint64_t at = row * from.dim + d;
+      const float value = decoded(from.arrays, at, row / from.group * from.dim + d);
+      finite = finite && is_finite(value);
+      store_number(format, to, at, value);
     }
   }
+  return finite;
 }
 
-bool encode_plain(kv::Format format, const float* from, std::uint64_t elements, std::byte* to) {
+bool encode_plain(kv::Format format, const Numbers& from, std::uint64_t elements, std::byte* to) {
   for (std::uint64_t i = 0; i < elements; ++i) {
-    if (!is_finite_bits(std::bit_cast<std::uint32_t>(from[i]))) return false;
-    switch (format) {
-      case kv::Format::kF32:
-        store(to + i * 4, from[i]);
-        break;
-      case kv::Format::kF16:
-        store(to + i * 2, f32_to_f16(from[i]));
-        break;
-      case kv::Format::kBf16:
-        store(to + i * 2, f32_to_bf16(from[i]));
-        break;
-      default:
-        ISTHMUS_CHECK(false);
-    }
+    const float value = number_at(from, i);
+    if (!is_finite(value)) return false;
+    store_number(format, to, i, value);
   }
   return true;
 }
@@ -82,35 +103,36 @@ void store_nibble(std::byte* codes, std::uint64_t index, std::uint8_t code) {
   at = index % 2 == 0 ? low : at | low << 4;
 }
 
-bool all_finite(const float* from, std::uint64_t elements) {
+bool all_finite(const Numbers& from, std::uint64_t elements) {
   for (std::uint64_t i = 0; i < elements; ++i) {
-    if (!is_finite_bits(std::bit_cast<std::uint32_t>(from[i]))) return false;
+    if (!is_finite(number_at(from, i))) return false;
   }
   return true;
 }
 
-// Lowest and highest of every `stride`-th of `count` values.
+// Lowest and highest of `count` values from element `first` on, `stride` apart.
 struct Range {
   float lowest = 0, highest = 0;
 };
-Range range_of(const float* from, std::uint64_t count, std::uint64_t stride) {
-  Range range{from[0], from[0]};
-  for (std::uint64_t i = 0; i < count * stride; i += stride) {
-    range.lowest = from[i] < range.lowest ? from[i] : range.lowest;
-    range.highest = from[i] > range.highest ? from[i] : range.highest;
+Range range_of(const Numbers& from, std::uint64_t first, std::uint64_t count, std::uint64_t stride) {
+  Range range{number_at(from, first), number_at(from, first)};
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const float value = number_at(from, first + i * stride);
+    range.lowest = value < range.lowest ? value : range.lowest;
+    range.highest = value > range.highest ? value : range.highest;
   }
   return range;
 }
 
-bool encode_affine(kv::Format codes, const float* from, const Encoded& to) {
+bool encode_affine(kv::Format codes, const Numbers& from, const Encoded& to) {
   if (!all_finite(from, to.granules * to.granule)) return false;
   const float steps = codes == kv::Format::kU8 ? 255.0f : 15.0f;
   for (std::uint64_t g = 0; g < to.granules; ++g) {
-    const auto [lowest, highest] = range_of(from + g * to.granule, to.granule, 1);
+    const auto [lowest, highest] = range_of(from, g * to.granule, to.granule, 1);
     const Affine affine = affine_row(lowest, highest, steps);
     if (!affine.finite()) return false;
     for (std::uint64_t i = g * to.granule; i < (g + 1) * to.granule; ++i) {
-      const std::uint8_t code = affine_code(from[i], affine, steps);
+      const std::uint8_t code = affine_code(number_at(from, i), affine, steps);
       if (codes == kv::Format::kU8) {
         store(to.codes + i, code);
       } else {
@@ -123,16 +145,16 @@ bool encode_affine(kv::Format codes, const float* from, const Encoded& to) {
   return true;
 }
 
-bool encode_channels(const float* from, const EncodedChannels& to) {
+bool encode_channels(const Numbers& from, const EncodedChannels& to) {
   if (!all_finite(from, to.rows * to.dim)) return false;
   for (std::uint64_t first = 0; first < to.rows; first += to.group) {
     const std::uint64_t count = std::min<std::uint64_t>(to.group, to.rows - first);
     for (std::uint32_t d = 0; d < to.dim; ++d) {
-      const auto [lowest, highest] = range_of(from + first * to.dim + d, count, to.dim);
+      const auto [lowest, highest] = range_of(from, first * to.dim + d, count, to.dim);
       const Affine affine = affine_channel(lowest, highest);
       if (!affine.finite()) return false;
       for (std::uint64_t i = first * to.dim + d; i < (first + count) * to.dim; i += to.dim) {
-        store(to.codes + i, affine_code(from[i], affine, 255.0f));
+        store(to.codes + i, affine_code(number_at(from, i), affine, 255.0f));
       }
       const std::uint64_t unit = first / to.group * to.dim + d;
       store(to.scales + unit * 4, affine.scale);
@@ -142,35 +164,36 @@ bool encode_channels(const float* from, const EncodedChannels& to) {
   return true;
 }
 
-bool encode_q8_0(const float* from, const Encoded& to) {
+bool encode_q8_0(const Numbers& from, const Encoded& to) {
   if (!all_finite(from, to.granules * to.granule)) return false;
   for (std::uint64_t g = 0; g < to.granules; ++g) {
     float largest = 0;
     for (std::uint64_t i = g * to.granule; i < (g + 1) * to.granule; ++i) {
-      largest = std::max(largest, std::fabs(from[i]));
+      largest = std::max(largest, std::fabs(number_at(from, i)));
     }
     const Block block = q8_0_block(largest);
     if (!block.fits_f16()) return false;
     store(to.scales + g * 2, f32_to_f16(block.scale));
     for (std::uint64_t i = g * to.granule; i < (g + 1) * to.granule; ++i) {
-      store(to.codes + i, q8_0_code(from[i], block));
+      store(to.codes + i, q8_0_code(number_at(from, i), block));
     }
   }
   return true;
 }
 
-bool encode_q4_0(const float* from, const Encoded& to) {
+bool encode_q4_0(const Numbers& from, const Encoded& to) {
   if (!all_finite(from, to.granules * to.granule)) return false;
   for (std::uint64_t g = 0; g < to.granules; ++g) {
     float extreme = 0;
     for (std::uint64_t i = g * to.granule; i < (g + 1) * to.granule; ++i) {
-      if (std::fabs(from[i]) > std::fabs(extreme)) extreme = from[i];
+      const float value = number_at(from, i);
+      if (std::fabs(value) > std::fabs(extreme)) extreme = value;
     }
     const Block block = q4_0_block(extreme);
     if (!block.fits_f16()) return false;
     store(to.scales + g * 2, f32_to_f16(block.scale));
     for (std::uint64_t i = g * to.granule; i < (g + 1) * to.granule; ++i) {
-      store_nibble(to.codes, i, q4_0_code(from[i], block));
+      store_nibble(to.codes, i, q4_0_code(number_at(from, i), block));
     }
   }
   return true;
