@@ -104,6 +104,11 @@ matrix: build  ## KL of every pair of KV forms to its decoder alone, half an hou
 	  ISTHMUS_TEST_MODEL=$(ISTHMUS_DEPS_DIR)/models/SmolLM2-135M-Instruct.Q4_1.gguf \
 	  ./crossing_test --gtest_filter='Matrix.EveryPair*'
 
+.PHONY: pairs
+pairs: build  ## every KV storage to every other over ranks, heads, blocks, tokens; half an hour at most
+	@seq 0 7 | xargs -P $(JOBS) -I{} $(RELEASE)/src/transform/transform_test --gtest_brief=1 \
+	  --gtest_also_run_disabled_tests --gtest_filter='Shards/EveryPair.DISABLED_Crosses/{}'
+
 BENCH_MIB ?= 256
 .PHONY: bench
 bench: build  ## measure the crossing, write docs/performance.md

@@ -70,10 +70,19 @@ Result<ChunkAccess> ChunkAccess::make(const Plan& plan, const kv::Descriptor& de
         fmt::format("descriptor has {} groups and {} representations, the plan {} groups",
                     descriptor.groups.size(), descriptor.representation.size(), plan.wire().groups.size())};
   }
+  bool holds_any = false;
   for (std::uint32_t group = 0; group < descriptor.groups.size(); ++group) {
-    ISTHMUS_TRY(Group made, make_group(descriptor, group, rank));
-    access.groups_.push_back(std::move(made));
+    auto made = make_group(descriptor, group, rank);
+    if (made.ok()) {
+      holds_any = true;
+      access.groups_.push_back(*std::move(made));
+    } else if (made.code() == Code::kNotFound) {
+      access.groups_.emplace_back();  // Its box is empty: no chunk is on it.
+    } else {
+      return made.error();
+    }
   }
+  if (!holds_any) return Error{Code::kNotFound, fmt::format("rank {} stores nothing", rank)};
   std::size_t places = 0;
   for (std::uint32_t group = 0; group < access.groups_.size(); ++group) {
     places = std::max(places, plan.chunk_layers_max(group) * access.groups_[group].parts.size());

@@ -27,7 +27,8 @@ struct ComponentStorage {
 
 class ChunkAccess {
  public:
-  // Errors: not_found (the rank stores nothing of a group), unsupported (several boxes of one group on the
+  // A group that the rank doesn't store has no components, and none of its chunks can be bound.
+  // Errors: not_found (the rank stores nothing), unsupported (several boxes of one group on the
   // rank, or as PartAddress::make), invalid_argument (as PartAddress::make, or a layout that doesn't parse).
   static Result<ChunkAccess> make(const Plan& plan, const kv::Descriptor& descriptor, std::uint32_t rank);
 
