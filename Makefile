@@ -18,8 +18,16 @@ help:  ## list these commands
 demo: build  ## start a prefill worker, a decode worker and a router, chat once, show what crossed, stop
 	@tools/demo.sh
 
+# Where the tests find the package; `pip install .` does the same for everybody.
+PYTHON_SITE := build/python-site
+.PHONY: python
+python: bootstrap  ## build the Python package to build/python-site
+	@mkdir -p build
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-index --no-build-isolation --no-deps \
+	  --upgrade --target $(PYTHON_SITE) . > build/python.log 2>&1 || { cat build/python.log; exit 1; }
+
 .PHONY: test
-test: build  ## build and run all tests, those without engines under ASan and UBSan too, and fuzz briefly
+test: build python  ## build and run all tests, those without engines under sanitizers too, and fuzz briefly
 	@echo "test: building build/asan and build/fuzz"
 	@$(call configure,asan)
 	@ninja -C build/asan -j $(JOBS)

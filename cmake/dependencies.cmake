@@ -18,6 +18,9 @@
 # llama::llama (0.5.0-dev)      engine/llamacpp    MIT              embedded engine, pinned source; static
 # openvino::runtime (2026.4.1)  engine/openvino    Apache-2.0       embedded engine, from the pinned wheel
 # openvino::frontend::gguf      engine/openvino    Apache-2.0       reads GGUF; links openvino::runtime
+# nanobind (3.1)                python             BSD-3-Clause     the extension module
+# scikit-build-core (1.1)       pyproject.toml     Apache-2.0       builds the wheel
+# numpy (2.4)                   python, tests      BSD-3-Clause     arrays
 # GTest::gmock, GTest::gtest    tests              BSD-3-Clause     test framework (isthmus_test links it)
 # rapidcheck, rapidcheck_gtest  tests              BSD-2-Clause     property tests, <rapidcheck/gtest.h>
 

@@ -17,7 +17,7 @@ work=
 packages=(
   ca-certificates curl git make cmake ninja-build ccache pkg-config
   clang-19 clang-format-19 clang-tidy-19 lld-19 llvm-19 libclang-rt-19-dev libstdc++-12-dev
-  python3 python3-venv
+  python3 python3-dev python3-venv
   libfmt-dev libspdlog-dev libxxhash-dev libssl-dev prometheus-cpp-dev libboost1.81-dev
   libprotobuf-dev protobuf-compiler libyaml-cpp-dev libcli11-dev libhwy-dev libzstd-dev
   libgtest-dev libgmock-dev librapidcheck-dev

@@ -3,7 +3,7 @@
 """Runs every test suite of built trees, prints one line a suite and at last `N passed, N failed`.
 
 Suites: C++ tests by label in build/release; all but those of the real engines again in build/asan (or build/tsan); pytest
-in tests/matrix and tests/integration; the fuzz targets of build/fuzz, half a minute each. A suite that
+in tests/python, tests/matrix and tests/integration; the fuzz targets of build/fuzz, half a minute each. A suite that
 cannot run counts as one failure.
 """
 
@@ -19,8 +19,8 @@ import fuzz
 
 # Labels of tests that need no engine; quick ones first.
 ENGINELESS = ("unit", "contract", "faults")
-# Folders of tests on real processes; those of the matrix load no model.
-PYTESTS = ("matrix", "integration")
+# Folders of pytest's: the Python package, and tests on real processes, of which those of the matrix load no model.
+PYTESTS = ("python", "matrix", "integration")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SANITIZER_OPTIONS = {
     "ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
@@ -129,6 +129,7 @@ def run_pytest(release, folder):
     deps = pathlib.Path(os.environ.get("ISTHMUS_DEPS_DIR", ROOT / "third_party"))
     environment = {
         **os.environ,
+        "PYTHONPATH": str(ROOT / "build/python-site"),
         "ISTHMUS_PROGRAM": str(release / "isthmus"),
         "ISTHMUS_TEST_MODEL": str(next(deps.glob("models/*.gguf"), "")),
     }
