@@ -50,9 +50,9 @@ TEST(Reference, AnswersDependOnEveryStoredRow) {
     const SequenceId copy = *other->open(64);
     (void)last_row(*other, copy, tokens);
     // The last token's rows are in the window of every layer.
-    const std::vector<RankBinding> all = *other->bindings(copy, {0, 40});
-    for (const RankBinding& one : all) {
-      for (const kv::RegionMemory& memory : one.binding.memory) {
+    const std::vector<transform::RankMemory> all = *other->bindings(copy, {0, 40});
+    for (const kv::Binding& group : all.front().groups) {
+      for (const kv::RegionMemory& memory : group.memory) {
         SCOPED_TRACE(memory.region);
         std::vector<std::byte> kept(memory.base, memory.base + memory.bytes);
         const TokenId next[] = {7};

@@ -163,7 +163,7 @@ class Reference final : public ReferenceEngine, public KvSource, public KvSink {
     return StepOutput{logits_, rows};
   }
 
-  Result<std::vector<RankBinding>> bindings(SequenceId id, kv::TokenRange range) override {
+  Result<std::vector<transform::RankMemory>> bindings(SequenceId id, kv::TokenRange range) override {
     const Sequence& sequence = sequences_.at(id);
     if (range.begin >= range.end || range.end > sequence.room) {
       return Error{Code::kInvalidArgument, fmt::format("positions [{}, {}) of a sequence with room for {}",
@@ -179,7 +179,7 @@ class Reference final : public ReferenceEngine, public KvSource, public KvSink {
     ISTHMUS_TRY(auto all, bindings(id, range));
     auto exported = std::make_unique<Exported>();
     exported->units = sequence.units;
-    exported->at = std::move(all.front().binding);
+    exported->at = std::move(all.front().groups.front());
     exported->size = range.size() * info_.kv_bytes_per_token;
     return std::unique_ptr<ExportedKv>(std::move(exported));
   }
@@ -188,7 +188,7 @@ class Reference final : public ReferenceEngine, public KvSource, public KvSink {
     if (!is_one_piece())
       return Error{Code::kUnsupported, "a state on several ranks or in several groups has several bindings"};
     ISTHMUS_TRY(auto all, bindings(id, range));
-    return std::move(all.front().binding);
+    return std::move(all.front().groups.front());
   }
 
   Status adopt(SequenceId id, kv::TokenRange range) override {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/api/engine.h"
+#include "transform/redistribute.h"
 
 namespace isthmus::engine {
 
@@ -46,17 +47,11 @@ struct ReferenceOptions {
   std::uint64_t context_tokens = 2048;
 };
 
-// One sequence's state in one layer group on one rank.
-struct RankBinding {
-  std::uint32_t rank = 0, group = 0;
-  kv::Binding binding;
-};
-
 class ReferenceEngine : public Engine {
  public:
-  // The memory of positions `range` of an open sequence, a binding each (rank, group): to be read when they
-  // are computed, or written until kv_sink()->adopt(). Valid until the sequence is closed. invalid_argument.
-  virtual Result<std::vector<RankBinding>> bindings(SequenceId sequence, kv::TokenRange range) = 0;
+  // The memory of positions `range` of an open sequence on each rank, by rank: to be read when they are
+  // computed, or written until kv_sink()->adopt(). Valid until the sequence is closed. invalid_argument.
+  virtual Result<std::vector<transform::RankMemory>> bindings(SequenceId sequence, kv::TokenRange range) = 0;
 };
 
 // kv_source() and kv_sink() work for one rank and one group; bindings() always does.

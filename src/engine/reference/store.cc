@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "base/check.h"
@@ -238,19 +239,23 @@ void Store::read(const RowPlace& place, const Units& units, kv::TokenRange posit
              rows.begin() + static_cast<std::ptrdiff_t>((positions.begin - begin) * numbers.dim));
 }
 
-std::vector<RankBinding> Store::bindings(const Units& units, kv::TokenRange range) const {
-  std::vector<RankBinding> made;
+std::vector<transform::RankMemory> Store::bindings(const Units& units, kv::TokenRange range) const {
+  std::map<std::uint32_t, transform::RankMemory> ranks;
   for (const Shard& shard : shards_) {
-    RankBinding one{.rank = shard.box.rank, .group = shard.box.group, .binding = {}};
-    one.binding.memory = shard.regions;
-    one.binding.valid = range;
+    transform::RankMemory& rank = ranks[shard.box.rank];
+    rank.rank = shard.box.rank;
+    rank.groups.resize(numbers_.size());
+    kv::Binding& binding = rank.groups[shard.box.group];
+    binding.memory = shard.regions;
+    binding.valid = range;
     if (is_paged_) {
-      for (const std::uint32_t unit : units.units) one.binding.blocks.push_back(physical(shard, unit));
+      for (const std::uint32_t unit : units.units) binding.blocks.push_back(physical(shard, unit));
     } else {
-      one.binding.first_row = units.units.front();
+      binding.first_row = units.units.front();
     }
-    made.push_back(std::move(one));
   }
+  std::vector<transform::RankMemory> made;
+  for (auto& [number, rank] : ranks) made.push_back(std::move(rank));
   return made;
 }
 

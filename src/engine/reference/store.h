@@ -61,7 +61,7 @@ class Store {
             std::vector<float>& rows);
   // Tokens that share a scale.
   std::uint32_t group_tokens(const RowPlace& place) const;
-  std::vector<RankBinding> bindings(const Units& units, kv::TokenRange range) const;
+  std::vector<transform::RankMemory> bindings(const Units& units, kv::TokenRange range) const;
 
  private:
   struct Part {
