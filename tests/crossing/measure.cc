@@ -53,7 +53,8 @@ const kv::Policy kUnqualified{
     .exactness = kv::Exactness::kUnqualified, .roundings_max = 1, .qualifications = {}};
 
 std::string model_path() {
-  return std::getenv("ISTHMUS_TEST_MODEL");
+  const char* path = std::getenv("ISTHMUS_TEST_MODEL");
+  return path == nullptr ? "(ISTHMUS_TEST_MODEL is unset: name the GGUF file in it)" : path;
 }
 
 Result<std::unique_ptr<engine::Engine>> make_engine(const Form& form, std::uint32_t threads) {
