@@ -50,6 +50,7 @@ struct Identity {
   std::string rope_scaling;  // "none" or the scaling's digest.
   bool key_after_rotation = true;
   std::uint64_t first_position = 0;
+  friend bool operator==(const Identity&, const Identity&) = default;
 };
 
 enum class DecodeOperation : std::uint8_t {
@@ -76,6 +77,7 @@ struct DecodeForm {
   // "k codes=f16 op=q", "k codes=u8 op=(q-z)*s scale=f32 zero=f32 granule=dim:64,tok:1"; " nibble=high" after
   // the codes when high_nibble_first; "(q-8)*s" for a constant zero point of 8.
   std::string text() const;
+  friend bool operator==(const DecodeForm&, const DecodeForm&) = default;
 };
 
 // Which box of a layer group lives on which rank. Replicas of one box have distinct replica numbers.
@@ -92,6 +94,7 @@ struct GroupRepresentation {
   std::string layout_text;         // The notation, as the catalogue has it.
   std::uint32_t block_tokens = 0;  // Tokens a block; 0 for rows.
   std::vector<DecodeForm> forms;   // One a component, in the group's component order.
+  friend bool operator==(const GroupRepresentation&, const GroupRepresentation&) = default;
 };
 
 // name=value lines, sorted; floats as bit patterns. The text that is digested, compared and printed as a
@@ -120,6 +123,7 @@ struct Descriptor {
   CanonicalLines canonical_lines() const;
   std::string canonical_text() const;  // "path = value\n" lines.
   Digest128 digest() const;            // XXH3-128 of canonical_text().
+  friend bool operator==(const Descriptor&, const Descriptor&) = default;
 };
 
 // Lines that differ: path, value in a ("" if absent), value in b.

@@ -44,6 +44,7 @@ struct Component {
   bool has_token_axis = true;
   std::vector<std::string>
       value_transforms;  // "rope:interleaved", "rope:halves", "hadamard:64"; order of application.
+  friend bool operator==(const Component&, const Component&) = default;
 };
 
 // Layers whose states have one shape. All components of a group have the same number of heads: a box cuts
@@ -53,6 +54,7 @@ struct LayerGroup {
   AttentionKind attention = AttentionKind::kFull;
   std::uint32_t window = 0;  // Tokens; 0 unless sliding.
   std::vector<Component> components;
+  friend bool operator==(const LayerGroup&, const LayerGroup&) = default;
 };
 
 }  // namespace isthmus::kv

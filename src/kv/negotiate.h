@@ -48,6 +48,7 @@ struct Reason {
   std::string path;            // Descriptor path, or a policy clause ("policy.qualification").
   std::string source, target;  // Both values; "" where one end lacks the path.
   std::string text;            // One sentence for people.
+  friend bool operator==(const Reason&, const Reason&) = default;
 };
 
 // One component's numbers: what the codes mean and what was done to the values before.

@@ -17,6 +17,25 @@ Error malformed(std::string detail) {
   return {Code::kMalformed, "chunk header: " + std::move(detail)};
 }
 
+// What a header may say, before it is sent and after it has come.
+Status check_header(const ChunkHeader& header, std::uint64_t tile_count, Code code) {
+  const auto refuse = [code](std::string detail) {
+    return Error{code, "chunk header: " + std::move(detail)};
+  };
+  if (header.codec != Codec::kNone)
+    return refuse(fmt::format("codec {} is unknown", static_cast<std::uint32_t>(header.codec)));
+  if (header.raw_bytes != header.stored_bytes) {
+    return refuse(
+        fmt::format("stored {} bytes != raw {} without a codec", header.stored_bytes, header.raw_bytes));
+  }
+  if (header.address.attempt == 0 || header.address.attempt > kAttemptMax)
+    return refuse(fmt::format("attempt {} is out of range", header.address.attempt));
+  if (header.box.empty()) return refuse("its box is empty");
+  if (tile_count > kChunkTilesMax)
+    return refuse(fmt::format("{} tile digests, at most {} are allowed", tile_count, kChunkTilesMax));
+  return ok_status();
+}
+
 void write_fixed(ByteWriter& writer, const ChunkHeader& header, std::uint64_t tiles_checksum) {
   writer.number(kChunkMagic);
   writer.number(kChunkVersion);
@@ -48,7 +67,7 @@ void write_fixed(ByteWriter& writer, const ChunkHeader& header, std::uint64_t ti
 // Header without digests; `tile_count` and `tiles_checksum` apart.
 struct Fixed {
   ChunkHeader header;
-  std::uint32_t tile_count = 0, flags = 0, codec = 0;
+  std::uint32_t tile_count = 0, flags = 0;
   std::uint64_t tiles_checksum = 0, room = 0;
 };
 
@@ -67,7 +86,7 @@ Fixed read_fixed(ByteReader reader) {
   header.box.layer_end = reader.number<std::uint32_t>();
   header.box.head_begin = reader.number<std::uint32_t>();
   header.box.head_end = reader.number<std::uint32_t>();
-  fixed.codec = reader.number<std::uint32_t>();
+  header.codec = static_cast<Codec>(reader.number<std::uint32_t>());
   header.box.tokens.begin = reader.number<std::uint64_t>();
   header.box.tokens.end = reader.number<std::uint64_t>();
   header.raw_bytes = reader.number<std::uint64_t>();
@@ -80,33 +99,10 @@ Fixed read_fixed(ByteReader reader) {
   return fixed;
 }
 
-Status check_fixed(const Fixed& fixed) {
-  const ChunkHeader& header = fixed.header;
-  if (fixed.codec != 0) return malformed(fmt::format("codec {} is unknown", fixed.codec));
-  if (fixed.flags != 0 || fixed.room != 0)
-    return malformed(fmt::format("flags {:#x} are unknown", fixed.flags));
-  if (header.raw_bytes != header.stored_bytes) {
-    return malformed(
-        fmt::format("stored {} bytes != raw {} without a codec", header.stored_bytes, header.raw_bytes));
-  }
-  if (header.address.attempt == 0 || header.address.attempt > kAttemptMax) {
-    return malformed(fmt::format("attempt {} is out of range", header.address.attempt));
-  }
-  if (header.box.empty()) return malformed("its box is empty");
-  if (fixed.tile_count > kChunkTilesMax) {
-    return malformed(
-        fmt::format("{} tile digests, at most {} are allowed", fixed.tile_count, kChunkTilesMax));
-  }
-  return ok_status();
-}
-
 }  // namespace
 
 Result<std::vector<std::byte>> encode_chunk_header(const ChunkHeader& header) {
-  if (header.tiles.size() > kChunkTilesMax) {
-    return Error{Code::kInvalidArgument, fmt::format("chunk {}: {} tile digests, at most {} are allowed",
-                                                     header.index, header.tiles.size(), kChunkTilesMax)};
-  }
+  ISTHMUS_TRY(check_header(header, header.tiles.size(), Code::kInvalidArgument));
   ByteWriter tiles;
   for (const Digest128& tile : header.tiles) tiles.digest(tile);
   ByteWriter writer;
@@ -136,7 +132,9 @@ Result<ChunkHeader> decode_chunk_header(std::span<const std::byte> bytes) {
                                  fixed_bytes, kChunkVersion, kChunkFixedBytes));
   }
   Fixed fixed = read_fixed(reader);
-  ISTHMUS_TRY(check_fixed(fixed));
+  if (fixed.flags != 0 || fixed.room != 0)
+    return malformed(fmt::format("flags {:#x} are unknown", fixed.flags));
+  ISTHMUS_TRY(check_header(fixed.header, fixed.tile_count, Code::kMalformed));
   const auto tiles = bytes.subspan(kChunkFixedBytes);
   if (tiles.size() != std::size_t{fixed.tile_count} * kTileDigestBytes) {
     return malformed(fmt::format("{} bytes follow the fixed part, {} digests take {}", tiles.size(),

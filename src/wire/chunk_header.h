@@ -47,7 +47,8 @@ struct ChunkGeometry {
   std::uint64_t tile_count = 0;
 };
 
-// invalid_argument if there are more than kChunkTilesMax digests.
+// invalid_argument for what decode_chunk_header() would refuse: an attempt out of range, an empty box, more
+// than kChunkTilesMax digests.
 Result<std::vector<std::byte>> encode_chunk_header(const ChunkHeader& header);
 
 // The checksum is checked before any field is read: malformed otherwise, naming the field at fault. The

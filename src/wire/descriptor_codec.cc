@@ -17,41 +17,39 @@ constexpr std::size_t kTransformsMax = 16;
 constexpr std::size_t kAdaptersMax = 64;
 constexpr std::size_t kRankBoxesMax = 4096;
 
-void bound_identity(Bounds& bounds, const kv::Identity& identity) {
-  for (const auto& [field, value] :
-       {std::pair<std::string_view, std::string_view>{"identity.architecture", identity.architecture},
-        {"identity.lineage", identity.lineage},
-        {"identity.config_digest", identity.config_digest},
-        {"identity.tokenizer_digest", identity.tokenizer_digest},
-        {"identity.position_scheme", identity.position_scheme},
-        {"identity.rope_scaling", identity.rope_scaling}}) {
-    bounds.text(field, value, kNameBytesMax);
-  }
-  bounds.count("identity.adapters", identity.adapters.size(), kAdaptersMax);
-  for (const kv::Adapter& adapter : identity.adapters) {
-    bounds.text("identity.adapters.name", adapter.name, kNameBytesMax);
-    bounds.text("identity.adapters.digest", adapter.digest, kNameBytesMax);
+void check(const v1::Identity& in, Bounds& bounds) {
+  bounds.text("identity.architecture", in.architecture(), kNameBytesMax);
+  bounds.text("identity.lineage", in.lineage(), kNameBytesMax);
+  bounds.text("identity.config_digest", in.config_digest(), kNameBytesMax);
+  bounds.text("identity.tokenizer_digest", in.tokenizer_digest(), kNameBytesMax);
+  bounds.text("identity.position_scheme", in.position_scheme(), kNameBytesMax);
+  bounds.text("identity.rope_scaling", in.rope_scaling(), kNameBytesMax);
+  bounds.count("identity.adapters", in.adapters_size(), kAdaptersMax);
+  for (const v1::Adapter& adapter : in.adapters()) {
+    bounds.text("identity.adapters.name", adapter.name(), kNameBytesMax);
+    bounds.text("identity.adapters.digest", adapter.digest(), kNameBytesMax);
   }
 }
 
-void bound_group(Bounds& bounds, const kv::LayerGroup& group) {
-  bounds.count("group.layers", group.layers.size(), kLayersMax);
-  bounds.count("group.components", group.components.size(), kComponentsMax);
-  for (const kv::Component& component : group.components) {
-    bounds.text("component.name", component.name, kNameBytesMax);
-    bounds.count("component.value_transforms", component.value_transforms.size(), kTransformsMax);
-    for (const std::string& transform : component.value_transforms) {
+void check(const v1::LayerGroup& in, Bounds& bounds) {
+  bounds.count("group.layers", in.layers_size(), kLayersMax);
+  bounds.known("group.attention", in.attention(), v1::AttentionKind_ARRAYSIZE);
+  bounds.count("group.components", in.components_size(), kComponentsMax);
+  for (const v1::Component& component : in.components()) {
+    bounds.text("component.name", component.name(), kNameBytesMax);
+    bounds.count("component.value_transforms", component.value_transforms_size(), kTransformsMax);
+    for (const std::string& transform : component.value_transforms())
       bounds.text("component.value_transforms", transform, kNameBytesMax);
-    }
   }
 }
 
-void bound_representation(Bounds& bounds, const kv::GroupRepresentation& representation) {
-  bounds.text("representation.layout", representation.layout_text, kTextBytesMax);
-  bounds.count("representation.forms", representation.forms.size(), kComponentsMax);
-  for (const kv::DecodeForm& form : representation.forms) {
-    bounds.text("form.component", form.component, kNameBytesMax);
-    bounds.text("form.recipe", form.recipe, kNameBytesMax);
+void check(const v1::GroupRepresentation& in, Bounds& bounds) {
+  bounds.text("representation.layout", in.layout_text(), kTextBytesMax);
+  bounds.count("representation.forms", in.forms_size(), kComponentsMax);
+  for (const v1::DecodeForm& form : in.forms()) {
+    bounds.text("form.component", form.component(), kNameBytesMax);
+    bounds.known("form.operation", form.operation(), v1::DecodeOperation_ARRAYSIZE);
+    bounds.text("form.recipe", form.recipe(), kNameBytesMax);
   }
 }
 
@@ -102,11 +100,9 @@ void write_group(const kv::LayerGroup& group, v1::LayerGroup& out) {
   }
 }
 
-Result<kv::LayerGroup> read_group(const v1::LayerGroup& in) {
+kv::LayerGroup read_group(const v1::LayerGroup& in) {
   kv::LayerGroup group;
   group.layers.assign(in.layers().begin(), in.layers().end());
-  if (!v1::AttentionKind_IsValid(in.attention()))
-    return malformed_field("group.attention", fmt::format("{} is unknown", static_cast<int>(in.attention())));
   group.attention = static_cast<kv::AttentionKind>(in.attention());
   group.window = in.window();
   for (const v1::Component& component : in.components()) {
@@ -138,9 +134,6 @@ Result<kv::DecodeForm> read_form(const v1::DecodeForm& in) {
   ISTHMUS_TRY(form.codes, kv::parse_format(in.codes()));
   ISTHMUS_TRY(form.scale, kv::parse_format(in.scale()));
   ISTHMUS_TRY(form.zero, kv::parse_format(in.zero()));
-  if (!v1::DecodeOperation_IsValid(in.operation())) {
-    return malformed_field("form.operation", fmt::format("{} is unknown", static_cast<int>(in.operation())));
-  }
   form.operation = static_cast<kv::DecodeOperation>(in.operation());
   form.granule_dim = in.granule_dim();
   form.granule_tokens = in.granule_tokens();
@@ -152,19 +145,16 @@ Result<kv::DecodeForm> read_form(const v1::DecodeForm& in) {
 
 }  // namespace
 
-Status check_bounds(const kv::Descriptor& descriptor, Code code) {
-  Bounds bounds(code);
-  bound_identity(bounds, descriptor.identity);
-  bounds.text("weights_recipe", descriptor.weights_recipe, kNameBytesMax);
-  bounds.text("weights_digest", descriptor.weights_digest, kNameBytesMax);
-  bounds.count("groups", descriptor.groups.size(), kGroupsMax);
-  bounds.count("representation", descriptor.representation.size(), kGroupsMax);
-  bounds.count("partition", descriptor.partition.size(), kRankBoxesMax);
-  for (const kv::LayerGroup& group : descriptor.groups) bound_group(bounds, group);
-  for (const kv::GroupRepresentation& representation : descriptor.representation) {
-    bound_representation(bounds, representation);
-  }
-  return bounds.status();
+void check(const v1::Descriptor& in, Bounds& bounds) {
+  check(in.identity(), bounds);
+  bounds.text("weights_recipe", in.weights_recipe(), kNameBytesMax);
+  bounds.text("weights_digest", in.weights_digest(), kNameBytesMax);
+  bounds.count("groups", in.groups_size(), kGroupsMax);
+  bounds.count("representation", in.representation_size(), kGroupsMax);
+  bounds.count("partition", in.partition_size(), kRankBoxesMax);
+  if (!bounds.status().ok()) return;  // Before a million groups are looked at.
+  for (const v1::LayerGroup& group : in.groups()) check(group, bounds);
+  for (const v1::GroupRepresentation& representation : in.representation()) check(representation, bounds);
 }
 
 void write_descriptor(const kv::Descriptor& descriptor, v1::Descriptor& out) {
@@ -199,10 +189,7 @@ Result<kv::Descriptor> read_descriptor(const v1::Descriptor& in) {
   descriptor.identity = read_identity(in.identity());
   descriptor.weights_recipe = in.weights_recipe();
   descriptor.weights_digest = in.weights_digest();
-  for (const v1::LayerGroup& group : in.groups()) {
-    ISTHMUS_TRY(kv::LayerGroup read, read_group(group));
-    descriptor.groups.push_back(std::move(read));
-  }
+  for (const v1::LayerGroup& group : in.groups()) descriptor.groups.push_back(read_group(group));
   for (const v1::GroupRepresentation& representation : in.representation()) {
     kv::GroupRepresentation read{representation.layout_text(), representation.block_tokens(), {}};
     for (const v1::DecodeForm& form : representation.forms()) {
@@ -215,16 +202,22 @@ Result<kv::Descriptor> read_descriptor(const v1::Descriptor& in) {
     descriptor.partition.push_back({box.rank(), box.group(), box.layer_begin(), box.layer_end(),
                                     box.head_begin(), box.head_end(), box.replica()});
   }
-  ISTHMUS_TRY(check_bounds(descriptor, Code::kMalformed));
   return descriptor;
 }
 
 Result<std::vector<std::byte>> encode_descriptor(const kv::Descriptor& descriptor) {
-  ISTHMUS_TRY(check_bounds(descriptor, Code::kInvalidArgument));
   v1::Descriptor message;
   write_descriptor(descriptor, message);
-  std::vector<std::byte> bytes(message.ByteSizeLong());
-  if (!message.SerializeToArray(bytes.data(), static_cast<int>(bytes.size())))
+  Bounds bounds(Code::kInvalidArgument);
+  check(message, bounds);
+  ISTHMUS_TRY(bounds.status());
+  const std::size_t size = message.ByteSizeLong();
+  if (size > kFrameBytesMax) {
+    return Error{Code::kInvalidArgument,
+                 fmt::format("descriptor: {} bytes, at most {}", size, kFrameBytesMax)};
+  }
+  std::vector<std::byte> bytes(size);
+  if (!message.SerializeToArray(bytes.data(), static_cast<int>(size)))
     return Error{Code::kInternal, "a descriptor can't be serialised"};
   return bytes;
 }
@@ -235,6 +228,9 @@ Result<kv::Descriptor> decode_descriptor(std::span<const std::byte> bytes) {
   v1::Descriptor message;
   if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
     return malformed_field("descriptor", "not of this schema");
+  Bounds bounds(Code::kMalformed);
+  check(message, bounds);
+  ISTHMUS_TRY(bounds.status());
   return read_descriptor(message);
 }
 

@@ -64,11 +64,13 @@ struct Hello {
   Id128 incarnation;
   Id128 challenge;                          // Fresh random value.
   std::vector<kv::Descriptor> descriptors;  // In full; named by digest afterwards.
+  friend bool operator==(const Hello&, const Hello&) = default;
 };
 
 // Second frame: HMAC under the fleet key over the sender's role and both hellos' bytes (dialer's first).
 struct HelloProof {
   Mac mac{};
+  friend bool operator==(const HelloProof&, const HelloProof&) = default;
 };
 
 // First frame of each side on a data channel, MAC under the session key: it belongs to that session.
@@ -77,6 +79,7 @@ struct DataHello {
   std::uint32_t number = 0;  // Chosen by the dialer, from 1, each once a session.
   bool from_acceptor = false;
   Mac mac{};
+  friend bool operator==(const DataHello&, const DataHello&) = default;
 };
 
 // Consumer: open a slot of the ticket's reservation.
@@ -90,6 +93,7 @@ struct Open {
       kv::Exactness::kLossless;  // The consumer's policy, for the producer's message when they differ.
   std::uint32_t roundings_max = 0;
   std::uint64_t deadline_ms = 0;  // What is left of the request's time; caps every lease.
+  friend bool operator==(const Open&, const Open&) = default;
 };
 
 // Producer: what will cross. The consumer makes the same plan and compares.
@@ -104,6 +108,7 @@ struct Plan {
   std::uint64_t slot_bytes = 0;  // The largest chunk body.
   std::uint64_t total_bytes = 0;
   std::uint64_t lease_ms = 0;  // From the sending of the OPEN that is answered.
+  friend bool operator==(const Plan&, const Plan&) = default;
 };
 
 // Producer: no. `fault` is kNone unless the ticket was at fault; reasons carry both sides' values.
@@ -113,18 +118,21 @@ struct Reject {
   std::string detail;
   TicketFault fault = TicketFault::kNone;
   std::vector<kv::Reason> reasons;
+  friend bool operator==(const Reject&, const Reject&) = default;
 };
 
 // Producer: the reservation isn't admitted yet; wait this long for PLAN. No capacity is held.
 struct Promised {
   Address address;
   std::uint64_t deadline_ms = 0;
+  friend bool operator==(const Promised&, const Promised&) = default;
 };
 
 // Producer: the slot is held by another handoff (or an earlier attempt still drains).
 struct Busy {
   Address address;
   std::uint64_t retry_after_ms = 0;
+  friend bool operator==(const Busy&, const Busy&) = default;
 };
 
 // Consumer: chunk i may be sent when i < chunks_granted, into staging slot i % slots, on the named channels
@@ -136,6 +144,7 @@ struct Credit {
   std::uint32_t chunks_granted = 0;
   std::vector<std::uint32_t>
       channels;  // Channel numbers; the first CREDIT of an attempt and generation fixes them.
+  friend bool operator==(const Credit&, const Credit&) = default;
 };
 
 enum class FinishState : std::uint8_t {
@@ -154,11 +163,13 @@ struct Seal {
   std::vector<std::int32_t> first_tokens;
   FinishState finish = FinishState::kNone;
   Mac mac{};  // Under the session key, over all fields above (seal_mac).
+  friend bool operator==(const Seal&, const Seal&) = default;
 };
 
 // Consumer: it owns the state (or needs it no more, after SEAL(finished)). Repeated until RELEASED.
 struct Done {
   Address address;
+  friend bool operator==(const Done&, const Done&) = default;
 };
 
 enum class ReleaseOutcome : std::uint8_t { kDone = 0, kCancelled = 1, kAborted = 2, kLate = 3, kUnknown = 4 };
@@ -168,6 +179,7 @@ enum class ReleaseOutcome : std::uint8_t { kDone = 0, kCancelled = 1, kAborted =
 struct Released {
   Address address;
   ReleaseOutcome outcome = ReleaseOutcome::kDone;
+  friend bool operator==(const Released&, const Released&) = default;
 };
 
 // Either side: the request is no longer wanted; the reservation ends.
@@ -176,6 +188,7 @@ struct Cancel {
   std::string detail;
   std::vector<std::uint32_t>
       channels;  // From the consumer: those it named in CREDIT; the producer fences them.
+  friend bool operator==(const Cancel&, const Cancel&) = default;
 };
 
 // Either side: this attempt is over. From the consumer, the slot becomes free for another handoff.
@@ -184,23 +197,27 @@ struct Abort {
   Code code = Code::kAborted;
   std::string detail;
   std::vector<std::uint32_t> channels;  // As in Cancel.
+  friend bool operator==(const Abort&, const Abort&) = default;
 };
 
 // Producer: prefill restarted. address.generation is the new one; earlier chunks are void, new CREDIT is
 // needed.
 struct Restart {
   Address address;
+  friend bool operator==(const Restart&, const Restart&) = default;
 };
 
 struct Renewal {
   Address address;
   std::uint64_t number = 0;         // Echoed, so that the lease counts from the sending of this very request.
   std::uint32_t chunks_placed = 0;  // Progress.
+  friend bool operator==(const Renewal&, const Renewal&) = default;
 };
 
 // Consumer: all leases of one peer that need it, in one frame.
 struct Renew {
   std::vector<Renewal> items;
+  friend bool operator==(const Renew&, const Renew&) = default;
 };
 
 struct Renewed {
@@ -209,8 +226,10 @@ struct Renewed {
     std::uint64_t number = 0;
     std::uint64_t lease_ms =
         0;  // From the sending of that RENEW; 0: no such lease. Not longer than before without progress.
+    friend bool operator==(const Item&, const Item&) = default;
   };
   std::vector<Item> items;
+  friend bool operator==(const Renewed&, const Renewed&) = default;
 };
 
 using Frame = std::variant<Hello, HelloProof, DataHello, Open, Plan, Reject, Promised, Busy, Credit, Seal,
@@ -226,7 +245,7 @@ const Address* address_of(const Frame& frame);
 // producer core. HELLO frames are for the session and must not be asked about.
 bool is_for_consumer(const Frame& frame, const Id128& local);
 
-// Errors of encode: invalid_argument naming the field beyond its bound.
+// Errors of encode: invalid_argument naming the field, for exactly the frames that decode would refuse.
 Result<std::vector<std::byte>> encode(const Frame& frame);
 
 // Errors of decode: malformed (not this schema, a bound exceeded, an enumerator unknown, an address with

@@ -12,9 +12,7 @@
 namespace isthmus::wire {
 namespace {
 
-constexpr std::uint64_t kSequenceMax = (std::uint64_t{1} << 48) - 1;
-
-// --- Fields. put() writes, get() reads and checks.
+// --- Fields. put() writes, get() reads what check_frame() has passed.
 
 template <typename Pair, typename Out>
 void put_pair(const Pair& value, Out& out) {
@@ -42,75 +40,34 @@ Digest128 get_digest(const v1::Digest& in) {
   return {in.high(), in.low()};
 }
 
-Result<Address> get(const v1::Address& in) {
-  Address address{{get_id(in.consumer()), in.sequence()}, in.attempt(), in.generation()};
-  if (address.handoff.sequence == 0 || address.handoff.sequence > kSequenceMax) {
-    return malformed_field("address.sequence",
-                           fmt::format("{} isn't in [1, 2^48)", address.handoff.sequence));
-  }
-  if (address.attempt == 0 || address.attempt > kAttemptMax) {
-    return malformed_field("address.attempt",
-                           fmt::format("{} isn't in [1, {}]", address.attempt, kAttemptMax));
-  }
-  return address;
+Address get(const v1::Address& in) {
+  return {{get_id(in.consumer()), in.sequence()}, in.attempt(), in.generation()};
 }
 
-Result<Mac> get_mac(std::string_view field, const std::string& in) {
+Mac get_mac(const std::string& in) {
   Mac mac{};
-  if (in.size() != mac.size())
-    return malformed_field(field, fmt::format("{} bytes isn't a MAC's {}", in.size(), mac.size()));
   std::ranges::copy(bytes_of(in), mac.begin());
   return mac;
 }
 
 template <typename Repeated>
-Result<kv::TokenRange> get_range(std::string_view field, const Repeated& in) {
-  if (in.size() != 1)
-    return malformed_field(field, fmt::format("{} ranges; this version has exactly one", in.size()));
-  const kv::TokenRange range{in.Get(0).begin(), in.Get(0).end()};
-  if (range.begin >= range.end)
-    return malformed_field(field, fmt::format("[{}, {}) is empty", range.begin, range.end));
-  return range;
-}
-
-template <typename Enum>
-Result<Enum> get_enum(std::string_view field, std::uint32_t value, std::uint32_t count) {
-  if (value >= count) return malformed_field(field, fmt::format("{} is unknown", value));
-  return static_cast<Enum>(value);
-}
-
-Result<Code> get_code(std::string_view field, std::uint32_t value) {
-  if (value == 0) return malformed_field(field, "0 (ok) isn't a failure");
-  return get_enum<Code>(field, value, kCodeCount);
+kv::TokenRange get_range(const Repeated& in) {
+  return {in.Get(0).begin(), in.Get(0).end()};
 }
 
 template <typename Repeated>
-Result<std::vector<std::uint32_t>> get_channels(const Repeated& in) {
-  if (static_cast<std::size_t>(in.size()) > kChannelsMax) {
-    return malformed_field("channels",
-                           fmt::format("{} entries, at most {} are allowed", in.size(), kChannelsMax));
-  }
-  return std::vector<std::uint32_t>(in.begin(), in.end());
-}
-
-Result<std::string> get_text(std::string_view field, const std::string& in) {
-  if (in.size() > kTextBytesMax)
-    return malformed_field(field, fmt::format("{} bytes, at most {} are allowed", in.size(), kTextBytesMax));
-  return in;
+std::vector<std::uint32_t> get_channels(const Repeated& in) {
+  return {in.begin(), in.end()};
 }
 
 // --- Frames, each way.
 
-void put(const Hello& frame, v1::Frame& out, Bounds& bounds) {
+void put(const Hello& frame, v1::Frame& out) {
   v1::Hello& hello = *out.mutable_hello();
-  bounds.text("hello.name", frame.name, kNameBytesMax);
-  bounds.count("hello.descriptors", frame.descriptors.size(), kDescriptorsMax);
   hello.set_name(frame.name);
   put_pair(frame.incarnation, *hello.mutable_incarnation());
   put_pair(frame.challenge, *hello.mutable_challenge());
   for (const kv::Descriptor& descriptor : frame.descriptors) {
-    const Status fits = check_bounds(descriptor, Code::kInvalidArgument);
-    if (!fits.ok()) bounds.fail("hello.descriptors: " + fits.error().detail);
     write_descriptor(descriptor, *hello.add_descriptors());
   }
 }
@@ -118,17 +75,8 @@ void put(const Hello& frame, v1::Frame& out, Bounds& bounds) {
 Result<Frame> get(const v1::Hello& in) {
   Hello frame;
   frame.name = in.name();
-  if (frame.name.empty() || frame.name.size() > kNameBytesMax) {
-    return malformed_field("hello.name",
-                           fmt::format("{} bytes, 1 to {} are allowed", frame.name.size(), kNameBytesMax));
-  }
   frame.incarnation = get_id(in.incarnation());
   frame.challenge = get_id(in.challenge());
-  if (frame.incarnation.is_zero()) return malformed_field("hello.incarnation", "it is zero");
-  if (static_cast<std::size_t>(in.descriptors_size()) > kDescriptorsMax) {
-    return malformed_field("hello.descriptors", fmt::format("{} entries, at most {} are allowed",
-                                                            in.descriptors_size(), kDescriptorsMax));
-  }
   for (const v1::Descriptor& descriptor : in.descriptors()) {
     ISTHMUS_TRY(kv::Descriptor read, read_descriptor(descriptor));
     frame.descriptors.push_back(std::move(read));
@@ -136,16 +84,15 @@ Result<Frame> get(const v1::Hello& in) {
   return Frame(std::move(frame));
 }
 
-void put(const HelloProof& frame, v1::Frame& out, Bounds&) {
+void put(const HelloProof& frame, v1::Frame& out) {
   out.mutable_hello_proof()->set_mac(mac_text(frame.mac));
 }
 
 Result<Frame> get(const v1::HelloProof& in) {
-  ISTHMUS_TRY(const Mac mac, get_mac("hello_proof.mac", in.mac()));
-  return Frame(HelloProof{mac});
+  return Frame(HelloProof{get_mac(in.mac())});
 }
 
-void put(const DataHello& frame, v1::Frame& out, Bounds&) {
+void put(const DataHello& frame, v1::Frame& out) {
   v1::DataHello& hello = *out.mutable_data_hello();
   put_pair(frame.session, *hello.mutable_session());
   hello.set_number(frame.number);
@@ -154,14 +101,11 @@ void put(const DataHello& frame, v1::Frame& out, Bounds&) {
 }
 
 Result<Frame> get(const v1::DataHello& in) {
-  ISTHMUS_TRY(const Mac mac, get_mac("data_hello.mac", in.mac()));
-  if (in.number() == 0) return malformed_field("data_hello.number", "0 isn't a channel");
-  return Frame(DataHello{get_id(in.session()), in.number(), in.from_acceptor(), mac});
+  return Frame(DataHello{get_id(in.session()), in.number(), in.from_acceptor(), get_mac(in.mac())});
 }
 
-void put(const Open& frame, v1::Frame& out, Bounds& bounds) {
+void put(const Open& frame, v1::Frame& out) {
   v1::Open& open = *out.mutable_open();
-  bounds.text("open.ticket", frame.ticket, kTicketTextMax);
   put(frame.address, *open.mutable_address());
   open.set_ticket(frame.ticket);
   open.set_proof(mac_text(frame.proof));
@@ -174,25 +118,19 @@ void put(const Open& frame, v1::Frame& out, Bounds& bounds) {
 
 Result<Frame> get(const v1::Open& in) {
   Open frame;
-  ISTHMUS_TRY(frame.address, get(in.address()));
+  frame.address = get(in.address());
   frame.ticket = in.ticket();
-  if (frame.ticket.size() > kTicketTextMax) {
-    return malformed_field(
-        "open.ticket", fmt::format("{} bytes, at most {} are allowed", frame.ticket.size(), kTicketTextMax));
-  }
-  ISTHMUS_TRY(frame.proof, get_mac("open.proof", in.proof()));
+  frame.proof = get_mac(in.proof());
   frame.target = get_digest(in.target());
-  ISTHMUS_TRY(frame.wanted, get_range("open.wanted", in.wanted()));
-  ISTHMUS_TRY(frame.exactness,
-              get_enum<kv::Exactness>("open.exactness", static_cast<std::uint32_t>(in.exactness()), 3));
+  frame.wanted = get_range(in.wanted());
+  frame.exactness = static_cast<kv::Exactness>(in.exactness());
   frame.roundings_max = in.roundings_max();
   frame.deadline_ms = in.deadline_ms();
   return Frame(std::move(frame));
 }
 
-void put(const Plan& frame, v1::Frame& out, Bounds& bounds) {
+void put(const Plan& frame, v1::Frame& out) {
   v1::Plan& plan = *out.mutable_plan();
-  bounds.text("plan.wire_text", frame.wire_text, kTextBytesMax);
   put(frame.address, *plan.mutable_address());
   put_pair(frame.source, *plan.mutable_source());
   put(frame.tokens, *plan.add_tokens());
@@ -207,12 +145,11 @@ void put(const Plan& frame, v1::Frame& out, Bounds& bounds) {
 
 Result<Frame> get(const v1::Plan& in) {
   Plan frame;
-  ISTHMUS_TRY(frame.address, get(in.address()));
+  frame.address = get(in.address());
   frame.source = get_digest(in.source());
-  ISTHMUS_TRY(frame.tokens, get_range("plan.tokens", in.tokens()));
-  ISTHMUS_TRY(frame.verdict,
-              get_enum<kv::VerdictKind>("plan.verdict", static_cast<std::uint32_t>(in.verdict()), 5));
-  ISTHMUS_TRY(frame.wire_text, get_text("plan.wire_text", in.wire_text()));
+  frame.tokens = get_range(in.tokens());
+  frame.verdict = static_cast<kv::VerdictKind>(in.verdict());
+  frame.wire_text = in.wire_text();
   frame.plan = get_digest(in.plan());
   frame.chunk_count = in.chunk_count();
   frame.slot_bytes = in.slot_bytes();
@@ -221,18 +158,13 @@ Result<Frame> get(const v1::Plan& in) {
   return Frame(std::move(frame));
 }
 
-void put(const Reject& frame, v1::Frame& out, Bounds& bounds) {
+void put(const Reject& frame, v1::Frame& out) {
   v1::Reject& reject = *out.mutable_reject();
-  bounds.text("reject.detail", frame.detail, kTextBytesMax);
-  bounds.count("reject.reasons", frame.reasons.size(), kReasonsMax);
   put(frame.address, *reject.mutable_address());
   reject.set_code(static_cast<std::uint32_t>(frame.code));
   reject.set_detail(frame.detail);
   reject.set_fault(static_cast<std::uint32_t>(frame.fault));
   for (const kv::Reason& reason : frame.reasons) {
-    for (const std::string* text : {&reason.path, &reason.source, &reason.target, &reason.text}) {
-      bounds.text("reject.reasons", *text, kTextBytesMax);
-    }
     v1::Reason& written = *reject.add_reasons();
     written.set_path(reason.path);
     written.set_source(reason.source);
@@ -243,48 +175,41 @@ void put(const Reject& frame, v1::Frame& out, Bounds& bounds) {
 
 Result<Frame> get(const v1::Reject& in) {
   Reject frame;
-  ISTHMUS_TRY(frame.address, get(in.address()));
-  ISTHMUS_TRY(frame.code, get_code("reject.code", in.code()));
-  ISTHMUS_TRY(frame.detail, get_text("reject.detail", in.detail()));
-  ISTHMUS_TRY(frame.fault, get_enum<TicketFault>("reject.fault", in.fault(), kTicketFaultCount));
-  if (static_cast<std::size_t>(in.reasons_size()) > kReasonsMax) {
-    return malformed_field("reject.reasons",
-                           fmt::format("{} entries, at most {} are allowed", in.reasons_size(), kReasonsMax));
-  }
+  frame.address = get(in.address());
+  frame.code = static_cast<Code>(in.code());
+  frame.detail = in.detail();
+  frame.fault = static_cast<TicketFault>(in.fault());
   for (const v1::Reason& reason : in.reasons()) {
     kv::Reason read;
-    ISTHMUS_TRY(read.path, get_text("reject.reasons.path", reason.path()));
-    ISTHMUS_TRY(read.source, get_text("reject.reasons.source", reason.source()));
-    ISTHMUS_TRY(read.target, get_text("reject.reasons.target", reason.target()));
-    ISTHMUS_TRY(read.text, get_text("reject.reasons.text", reason.text()));
+    read.path = reason.path();
+    read.source = reason.source();
+    read.target = reason.target();
+    read.text = reason.text();
     frame.reasons.push_back(std::move(read));
   }
   return Frame(std::move(frame));
 }
 
-void put(const Promised& frame, v1::Frame& out, Bounds&) {
+void put(const Promised& frame, v1::Frame& out) {
   put(frame.address, *out.mutable_promised()->mutable_address());
   out.mutable_promised()->set_deadline_ms(frame.deadline_ms);
 }
 
 Result<Frame> get(const v1::Promised& in) {
-  ISTHMUS_TRY(const Address address, get(in.address()));
-  return Frame(Promised{address, in.deadline_ms()});
+  return Frame(Promised{get(in.address()), in.deadline_ms()});
 }
 
-void put(const Busy& frame, v1::Frame& out, Bounds&) {
+void put(const Busy& frame, v1::Frame& out) {
   put(frame.address, *out.mutable_busy()->mutable_address());
   out.mutable_busy()->set_retry_after_ms(frame.retry_after_ms);
 }
 
 Result<Frame> get(const v1::Busy& in) {
-  ISTHMUS_TRY(const Address address, get(in.address()));
-  return Frame(Busy{address, in.retry_after_ms()});
+  return Frame(Busy{get(in.address()), in.retry_after_ms()});
 }
 
-void put(const Credit& frame, v1::Frame& out, Bounds& bounds) {
+void put(const Credit& frame, v1::Frame& out) {
   v1::Credit& credit = *out.mutable_credit();
-  bounds.count("credit.channels", frame.channels.size(), kChannelsMax);
   put(frame.address, *credit.mutable_address());
   credit.set_slots(frame.slots);
   credit.set_chunks_granted(frame.chunks_granted);
@@ -293,17 +218,15 @@ void put(const Credit& frame, v1::Frame& out, Bounds& bounds) {
 
 Result<Frame> get(const v1::Credit& in) {
   Credit frame;
-  ISTHMUS_TRY(frame.address, get(in.address()));
+  frame.address = get(in.address());
   frame.slots = in.slots();
   frame.chunks_granted = in.chunks_granted();
-  if (frame.slots == 0) return malformed_field("credit.slots", "0 slots hold no chunk");
-  ISTHMUS_TRY(frame.channels, get_channels(in.channels()));
+  frame.channels = get_channels(in.channels());
   return Frame(std::move(frame));
 }
 
-void put(const Seal& frame, v1::Frame& out, Bounds& bounds) {
+void put(const Seal& frame, v1::Frame& out) {
   v1::Seal& seal = *out.mutable_seal();
-  bounds.count("seal.first_tokens", frame.first_tokens.size(), kFirstTokensMax);
   put(frame.address, *seal.mutable_address());
   put_pair(frame.plan, *seal.mutable_plan());
   put(frame.tokens, *seal.add_tokens());
@@ -316,46 +239,38 @@ void put(const Seal& frame, v1::Frame& out, Bounds& bounds) {
 
 Result<Frame> get(const v1::Seal& in) {
   Seal frame;
-  ISTHMUS_TRY(frame.address, get(in.address()));
+  frame.address = get(in.address());
   frame.plan = get_digest(in.plan());
-  ISTHMUS_TRY(frame.tokens, get_range("seal.tokens", in.tokens()));
+  frame.tokens = get_range(in.tokens());
   frame.token_digest = get_digest(in.token_digest());
   frame.tile_root = get_digest(in.tile_root());
-  if (static_cast<std::size_t>(in.first_tokens_size()) > kFirstTokensMax) {
-    return malformed_field("seal.first_tokens", fmt::format("{} entries, at most {} are allowed",
-                                                            in.first_tokens_size(), kFirstTokensMax));
-  }
   frame.first_tokens.assign(in.first_tokens().begin(), in.first_tokens().end());
-  ISTHMUS_TRY(frame.finish, get_enum<FinishState>("seal.finish", static_cast<std::uint32_t>(in.finish()), 3));
-  ISTHMUS_TRY(frame.mac, get_mac("seal.mac", in.mac()));
+  frame.finish = static_cast<FinishState>(in.finish());
+  frame.mac = get_mac(in.mac());
   return Frame(std::move(frame));
 }
 
-void put(const Done& frame, v1::Frame& out, Bounds&) {
+void put(const Done& frame, v1::Frame& out) {
   put(frame.address, *out.mutable_done()->mutable_address());
 }
 
 Result<Frame> get(const v1::Done& in) {
-  ISTHMUS_TRY(const Address address, get(in.address()));
-  return Frame(Done{address});
+  return Frame(Done{get(in.address())});
 }
 
-void put(const Released& frame, v1::Frame& out, Bounds&) {
+void put(const Released& frame, v1::Frame& out) {
   put(frame.address, *out.mutable_released()->mutable_address());
   out.mutable_released()->set_outcome(static_cast<v1::ReleaseOutcome>(frame.outcome));
 }
 
 Result<Frame> get(const v1::Released& in) {
   Released frame;
-  ISTHMUS_TRY(frame.address, get(in.address()));
-  ISTHMUS_TRY(frame.outcome,
-              get_enum<ReleaseOutcome>("released.outcome", static_cast<std::uint32_t>(in.outcome()), 5));
+  frame.address = get(in.address());
+  frame.outcome = static_cast<ReleaseOutcome>(in.outcome());
   return Frame(frame);
 }
 
-void put(const Cancel& frame, v1::Frame& out, Bounds& bounds) {
-  bounds.text("cancel.detail", frame.detail, kTextBytesMax);
-  bounds.count("cancel.channels", frame.channels.size(), kChannelsMax);
+void put(const Cancel& frame, v1::Frame& out) {
   v1::Cancel& cancel = *out.mutable_cancel();
   put(frame.address, *cancel.mutable_address());
   cancel.set_detail(frame.detail);
@@ -364,15 +279,13 @@ void put(const Cancel& frame, v1::Frame& out, Bounds& bounds) {
 
 Result<Frame> get(const v1::Cancel& in) {
   Cancel frame;
-  ISTHMUS_TRY(frame.address, get(in.address()));
-  ISTHMUS_TRY(frame.detail, get_text("cancel.detail", in.detail()));
-  ISTHMUS_TRY(frame.channels, get_channels(in.channels()));
+  frame.address = get(in.address());
+  frame.detail = in.detail();
+  frame.channels = get_channels(in.channels());
   return Frame(std::move(frame));
 }
 
-void put(const Abort& frame, v1::Frame& out, Bounds& bounds) {
-  bounds.text("abort.detail", frame.detail, kTextBytesMax);
-  bounds.count("abort.channels", frame.channels.size(), kChannelsMax);
+void put(const Abort& frame, v1::Frame& out) {
   v1::Abort& abort = *out.mutable_abort();
   put(frame.address, *abort.mutable_address());
   abort.set_code(static_cast<std::uint32_t>(frame.code));
@@ -382,24 +295,22 @@ void put(const Abort& frame, v1::Frame& out, Bounds& bounds) {
 
 Result<Frame> get(const v1::Abort& in) {
   Abort frame;
-  ISTHMUS_TRY(frame.address, get(in.address()));
-  ISTHMUS_TRY(frame.code, get_code("abort.code", in.code()));
-  ISTHMUS_TRY(frame.detail, get_text("abort.detail", in.detail()));
-  ISTHMUS_TRY(frame.channels, get_channels(in.channels()));
+  frame.address = get(in.address());
+  frame.code = static_cast<Code>(in.code());
+  frame.detail = in.detail();
+  frame.channels = get_channels(in.channels());
   return Frame(std::move(frame));
 }
 
-void put(const Restart& frame, v1::Frame& out, Bounds&) {
+void put(const Restart& frame, v1::Frame& out) {
   put(frame.address, *out.mutable_restart()->mutable_address());
 }
 
 Result<Frame> get(const v1::Restart& in) {
-  ISTHMUS_TRY(const Address address, get(in.address()));
-  return Frame(Restart{address});
+  return Frame(Restart{get(in.address())});
 }
 
-void put(const Renew& frame, v1::Frame& out, Bounds& bounds) {
-  bounds.count("renew.items", frame.items.size(), kRenewalsMax);
+void put(const Renew& frame, v1::Frame& out) {
   out.mutable_renew();
   for (const Renewal& item : frame.items) {
     v1::Renewal& written = *out.mutable_renew()->add_items();
@@ -411,19 +322,13 @@ void put(const Renew& frame, v1::Frame& out, Bounds& bounds) {
 
 Result<Frame> get(const v1::Renew& in) {
   Renew frame;
-  if (static_cast<std::size_t>(in.items_size()) > kRenewalsMax) {
-    return malformed_field("renew.items",
-                           fmt::format("{} entries, at most {} are allowed", in.items_size(), kRenewalsMax));
-  }
   for (const v1::Renewal& item : in.items()) {
-    ISTHMUS_TRY(const Address address, get(item.address()));
-    frame.items.push_back({address, item.number(), item.chunks_placed()});
+    frame.items.push_back({get(item.address()), item.number(), item.chunks_placed()});
   }
   return Frame(std::move(frame));
 }
 
-void put(const Renewed& frame, v1::Frame& out, Bounds& bounds) {
-  bounds.count("renewed.items", frame.items.size(), kRenewalsMax);
+void put(const Renewed& frame, v1::Frame& out) {
   out.mutable_renewed();
   for (const Renewed::Item& item : frame.items) {
     v1::RenewedItem& written = *out.mutable_renewed()->add_items();
@@ -435,57 +340,10 @@ void put(const Renewed& frame, v1::Frame& out, Bounds& bounds) {
 
 Result<Frame> get(const v1::Renewed& in) {
   Renewed frame;
-  if (static_cast<std::size_t>(in.items_size()) > kRenewalsMax) {
-    return malformed_field("renewed.items",
-                           fmt::format("{} entries, at most {} are allowed", in.items_size(), kRenewalsMax));
-  }
   for (const v1::RenewedItem& item : in.items()) {
-    ISTHMUS_TRY(const Address address, get(item.address()));
-    frame.items.push_back({address, item.number(), item.lease_ms()});
+    frame.items.push_back({get(item.address()), item.number(), item.lease_ms()});
   }
   return Frame(std::move(frame));
-}
-
-Result<Frame> get_body(const v1::Frame& in) {
-  switch (in.body_case()) {
-    case v1::Frame::kHello:
-      return get(in.hello());
-    case v1::Frame::kHelloProof:
-      return get(in.hello_proof());
-    case v1::Frame::kDataHello:
-      return get(in.data_hello());
-    case v1::Frame::kOpen:
-      return get(in.open());
-    case v1::Frame::kPlan:
-      return get(in.plan());
-    case v1::Frame::kReject:
-      return get(in.reject());
-    case v1::Frame::kPromised:
-      return get(in.promised());
-    case v1::Frame::kBusy:
-      return get(in.busy());
-    case v1::Frame::kCredit:
-      return get(in.credit());
-    case v1::Frame::kSeal:
-      return get(in.seal());
-    case v1::Frame::kDone:
-      return get(in.done());
-    case v1::Frame::kReleased:
-      return get(in.released());
-    case v1::Frame::kCancel:
-      return get(in.cancel());
-    case v1::Frame::kAbort:
-      return get(in.abort());
-    case v1::Frame::kRestart:
-      return get(in.restart());
-    case v1::Frame::kRenew:
-      return get(in.renew());
-    case v1::Frame::kRenewed:
-      return get(in.renewed());
-    case v1::Frame::BODY_NOT_SET:
-      break;
-  }
-  return Error{Code::kUnsupported, "frame: of a kind that this version doesn't know"};
 }
 
 }  // namespace
@@ -494,9 +352,8 @@ Result<std::vector<std::byte>> encode(const Frame& frame) {
   v1::Frame out;
   out.set_major(kProtocolMajor);
   out.set_minor(kProtocolMinor);
-  Bounds bounds(Code::kInvalidArgument);
-  std::visit([&](const auto& body) { put(body, out, bounds); }, frame);
-  ISTHMUS_TRY(bounds.status());
+  std::visit([&](const auto& body) { put(body, out); }, frame);
+  ISTHMUS_TRY(check_frame(out, Code::kInvalidArgument));
   const std::size_t size = out.ByteSizeLong();
   if (size > kFrameBytesMax) {
     return Error{Code::kInvalidArgument,
@@ -529,7 +386,10 @@ Result<Frame> decode(std::span<const std::byte> bytes) {
     return Error{Code::kUnsupported,
                  fmt::format("frame: critical feature '{:.64}' is unknown", in.critical(0))};
   }
-  return get_body(in);
+  ISTHMUS_TRY(check_frame(in, Code::kMalformed));
+  Result<Frame> read = Frame(HelloProof{});
+  with_body(in, [&read](const auto& body) { read = get(body); });
+  return read;
 }
 
 }  // namespace isthmus::wire

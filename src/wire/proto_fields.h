@@ -20,19 +20,28 @@ inline Error malformed_field(std::string_view field, std::string_view what) {
   return {Code::kMalformed, fmt::format("{}: {}", field, what)};
 }
 
-// Bounds are the same both ways: what encode accepts, decode accepts.
+// Remembers the first field that is out of bounds.
 class Bounds {
  public:
   explicit Bounds(Code code) : code_(code) {}
-  void text(std::string_view field, std::string_view value, std::size_t max) {
-    if (value.size() > max)
-      fail(fmt::format("{}: {} bytes, at most {} are allowed", field, value.size(), max));
+  void bytes(std::string_view field, std::string_view value, std::size_t max) {
+    if (value.size() > max) fail(field, fmt::format("{} bytes, at most {} are allowed", value.size(), max));
   }
-  void count(std::string_view field, std::size_t value, std::size_t max) {
-    if (value > max) fail(fmt::format("{}: {} entries, at most {} are allowed", field, value, max));
+  // A field of type string: a parser refuses one that isn't UTF-8.
+  void text(std::string_view field, const std::string& value, std::size_t max);
+  void count(std::string_view field, int value, std::size_t max) {
+    if (static_cast<std::size_t>(value) > max)
+      fail(field, fmt::format("{} entries, at most {} are allowed", value, max));
   }
-  void fail(std::string detail) {
-    if (status_.ok()) status_ = Error{code_, std::move(detail)};
+  void between(std::string_view field, std::uint64_t value, std::uint64_t low, std::uint64_t high) {
+    if (value < low || value > high) fail(field, fmt::format("{} isn't in [{}, {}]", value, low, high));
+  }
+  // An enumerator from 0 on; the schema's enumerations are open.
+  void known(std::string_view field, std::int64_t value, std::int64_t count) {
+    if (value < 0 || value >= count) fail(field, fmt::format("{} is unknown", value));
+  }
+  void fail(std::string_view field, std::string_view what) {
+    if (status_.ok()) status_ = Error{code_, fmt::format("{}: {}", field, what)};
   }
   const Status& status() const { return status_; }
 
@@ -41,9 +50,74 @@ class Bounds {
   Status status_;
 };
 
-// Every bound of `descriptor` by itself.
-Status check_bounds(const kv::Descriptor& descriptor, Code code);
+// Calls `use` with the body's message; false if it is of a kind that this version doesn't know.
+template <typename Use>
+bool with_body(const v1::Frame& in, const Use& use) {
+  switch (in.body_case()) {
+    case v1::Frame::kHello:
+      use(in.hello());
+      return true;
+    case v1::Frame::kHelloProof:
+      use(in.hello_proof());
+      return true;
+    case v1::Frame::kDataHello:
+      use(in.data_hello());
+      return true;
+    case v1::Frame::kOpen:
+      use(in.open());
+      return true;
+    case v1::Frame::kPlan:
+      use(in.plan());
+      return true;
+    case v1::Frame::kReject:
+      use(in.reject());
+      return true;
+    case v1::Frame::kPromised:
+      use(in.promised());
+      return true;
+    case v1::Frame::kBusy:
+      use(in.busy());
+      return true;
+    case v1::Frame::kCredit:
+      use(in.credit());
+      return true;
+    case v1::Frame::kSeal:
+      use(in.seal());
+      return true;
+    case v1::Frame::kDone:
+      use(in.done());
+      return true;
+    case v1::Frame::kReleased:
+      use(in.released());
+      return true;
+    case v1::Frame::kCancel:
+      use(in.cancel());
+      return true;
+    case v1::Frame::kAbort:
+      use(in.abort());
+      return true;
+    case v1::Frame::kRestart:
+      use(in.restart());
+      return true;
+    case v1::Frame::kRenew:
+      use(in.renew());
+      return true;
+    case v1::Frame::kRenewed:
+      use(in.renewed());
+      return true;
+    case v1::Frame::BODY_NOT_SET:
+      return false;
+  }
+  return false;
+}
+
+// What a message may say. encode() asks of what it is about to send, decode() of what has come: so the one
+// never accepts what the other refuses. unsupported for an unknown kind of frame, else `code` and the field.
+Status check_frame(const v1::Frame& frame, Code code);
+void check(const v1::Descriptor& descriptor, Bounds& bounds);
+
 void write_descriptor(const kv::Descriptor& descriptor, v1::Descriptor& out);
+// Of a message that check() has passed. unsupported: a number format that isn't known.
 Result<kv::Descriptor> read_descriptor(const v1::Descriptor& in);
 
 }  // namespace isthmus::wire

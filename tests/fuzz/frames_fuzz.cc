@@ -17,7 +17,8 @@ void check_codec(std::span<const std::byte> bytes) {
   const auto encoded = wire::encode(*frame);
   ISTHMUS_CHECK(encoded.ok());
   const auto again = wire::decode(*encoded);
-  ISTHMUS_CHECK(again.ok() && wire::name(*again) == wire::name(*frame));
+  // A HELLO's descriptors may hold a NaN, which equals nothing; their bytes are compared below.
+  ISTHMUS_CHECK(again.ok() && (std::holds_alternative<wire::Hello>(*frame) || *again == *frame));
   ISTHMUS_CHECK(wire::encode(*again).value() == *encoded);
 }
 
