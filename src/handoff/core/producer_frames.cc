@@ -379,7 +379,11 @@ void ProducerCore::chunk_sent(const ChunkRef& chunk, Status status, Instant now,
 void ProducerCore::maybe_seal(Entry& entry, Instant now, ProducerActions& out) {
   const bool open = entry.state == ProducerState::kOpened || entry.state == ProducerState::kGrowing;
   if (!open || !entry.result || !entry.attempt->plan) return;
-  if (entry.result->finish != wire::FinishState::kNone) return send_seal(entry, {}, now, out);
+  if (entry.result->finish != wire::FinishState::kNone) {
+    // A process that was stopped may hear this before its tick: the lease's end is the tick's.
+    if (now < entry.lease_end) send_seal(entry, {}, now, out);
+    return;
+  }
   Attempt& attempt = *entry.attempt;
   if (entry.state != ProducerState::kGrowing || attempt.seal_asked ||
       attempt.next_chunk < attempt.plan->chunk_count)

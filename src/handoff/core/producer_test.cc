@@ -413,6 +413,14 @@ TEST_F(ProducerTest, NoSealAfterTheLease) {  // R5
   EXPECT_EQ(frames<wire::Abort>(actions).size(), 1u);
 }
 
+TEST_F(ProducerTest, NoSealThatSaysFinishedAfterTheLease) {  // R5
+  admit();
+  open();
+  now = now + seconds(11);  // Beyond the lease; the process was stopped and no tick has come yet.
+  EXPECT_TRUE(frames<wire::Seal>(prefill_done(wire::FinishState::kStop)).empty());
+  EXPECT_EQ(all<ReservationEnded>(tick()).at(0).kind, TerminalKind::kExpired);
+}
+
 TEST_F(ProducerTest, AFirstTokenThatEndsTheAnswerSealsWithoutChunks) {
   admit();
   open();
