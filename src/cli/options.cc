@@ -31,6 +31,7 @@ constexpr const char* kExitCodes =
     "  5  kv explain: the two storages may not share a state\n"
     "  6  bench --check: a figure misses its bar, or a case failed\n"
     "  7  fleet check: the file has errors\n"
+    "  8  sim: a rule of the protocol was broken\n"
     "\n"
     "isthmus COMMAND --help says more and gives examples.";
 
@@ -105,6 +106,19 @@ constexpr const char* kTopExamples =
     "  isthmus top http://127.0.0.1:8001 http://127.0.0.1:8002\n"
     "  isthmus top --fleet fleet.yaml --once                one picture, after one interval\n"
     "  isthmus top --fleet fleet.yaml --json                one JSON object an interval";
+
+constexpr const char* kSimExamples =
+    "Two producers and two consumers under virtual time: frames are lost, repeated and late, links stand "
+    "still,\n"
+    "agents die and stop, bits flip, memory is refused. What a seed does it does again; a rule that is "
+    "broken is\n"
+    "told with its seed.\n"
+    "\n"
+    "Examples:\n"
+    "  isthmus sim handoff --seeds 1000\n"
+    "  isthmus sim handoff --first 17 --seeds 1         that seed alone\n"
+    "  isthmus sim handoff --twice --json               each seed twice, its traces compared; one JSON "
+    "object";
 
 // Texts as typed, before they are checked.
 struct Texts {
@@ -271,6 +285,16 @@ void add_top(CLI::App& app, TopCommand& top) {
   app.footer(kTopExamples);
 }
 
+void add_sim_handoff(CLI::App& app, SimCommand& sim) {
+  app.add_option("--seeds", sim.options.seeds, "How many; each is about 60 requests")
+      ->check(CLI::Range(1, 1'000'000'000))
+      ->capture_default_str();
+  app.add_option("--first", sim.options.first, "The first seed")->capture_default_str();
+  app.add_flag("--twice", sim.options.twice, "Run each seed again; another trace is a violation");
+  app.add_flag("--json", sim.json, "One JSON object");
+  app.footer(kSimExamples);
+}
+
 Parsed usage_error(std::string_view command, std::string_view text) {
   return {{}, kExitUsage, fmt::format("isthmus {}: {}\nTry: isthmus {} --help\n", command, text, command)};
 }
@@ -339,6 +363,7 @@ Parsed parse(const std::vector<std::string>& arguments) {
   FleetCheckCommand check;
   InspectCommand inspect;
   TopCommand top;
+  SimCommand sim;
   Texts texts;
   CLI::App* up_app =
       app.add_subcommand("up", "Start prefill worker, decode worker and router on this machine");
@@ -363,6 +388,11 @@ Parsed parse(const std::vector<std::string>& arguments) {
   add_top(*top_app, top);
   CLI::App* bench_app = app.add_subcommand("bench", kBenchAbout);
   add_bench(*bench_app, bench, texts);
+  CLI::App* sim_app = app.add_subcommand("sim", "Simulations");
+  sim_app->require_subcommand(1);
+  CLI::App* sim_handoff_app =
+      sim_app->add_subcommand("handoff", "The handoff's cores under faults of all kinds, in virtual time");
+  add_sim_handoff(*sim_handoff_app, sim);
 
   Parsed parsed = parse_with(app, arguments);
   if (!parsed.text.empty() || parsed.exit_code != kExitOk) return parsed;
@@ -372,6 +402,7 @@ Parsed parse(const std::vector<std::string>& arguments) {
   if (check_app->parsed()) return {std::move(check), kExitOk, ""};
   if (inspect_app->parsed()) return {std::move(inspect), kExitOk, ""};
   if (top_app->parsed()) return checked_top(std::move(top));
+  if (sim_handoff_app->parsed()) return {sim, kExitOk, ""};
   if (bench_app->parsed()) {
     bench.options.size_bytes = texts.bench_mib << 20;
     return {std::move(bench), kExitOk, ""};

@@ -11,6 +11,7 @@
 #include "bench/bench.h"
 #include "kv/negotiate.h"
 #include "net/stream.h"
+#include "sim/runs.h"
 #include "worker/embedded/run_worker.h"
 
 namespace isthmus::cli {
@@ -23,6 +24,7 @@ inline constexpr int kExitProbeFailed = 4;  // An engine's KV isn't what its des
 inline constexpr int kExitRejected = 5;     // `kv explain`: the two storages may not share a state.
 inline constexpr int kExitFindings = 7;     // `fleet check`: the file has errors.
 inline constexpr int kExitBarMissed = 6;    // `bench --check`: a figure misses its bar, or a case failed.
+inline constexpr int kExitViolated = 8;     // `sim`: a rule of the protocol was broken.
 
 // An engine and its KV type, as in "openvino:u8".
 struct EngineChoice {
@@ -82,9 +84,14 @@ struct TopCommand {
   bool once = false, json = false;
 };
 
+struct SimCommand {
+  handoff::sim::RunOptions options;
+  bool json = false;  // One object instead of text.
+};
+
 using WorkerCommand = worker::WorkerOptions;
 using Command = std::variant<UpCommand, RouterCommand, WorkerCommand, ExplainCommand, BenchCommand,
-                             FleetCheckCommand, InspectCommand, TopCommand>;
+                             FleetCheckCommand, InspectCommand, TopCommand, SimCommand>;
 
 struct Parsed {
   std::optional<Command> command;  // Nothing if all is said by `text`.

@@ -9,6 +9,7 @@
 #include "bench/bench.h"
 #include "cli/explain.h"
 #include "cli/print.h"
+#include "cli/sim_command.h"
 #include "cli/up.h"
 #include "cli/version.h"
 #include "cli/watch_commands.h"
@@ -144,6 +145,7 @@ int run_program(const std::vector<std::string>& arguments, const RunWorker& run_
   if (const auto* check = std::get_if<FleetCheckCommand>(&*parsed.command)) return run_fleet_check(*check);
   if (const auto* inspect = std::get_if<InspectCommand>(&*parsed.command)) return run_inspect(*inspect);
   if (const auto* top = std::get_if<TopCommand>(&*parsed.command)) return run_top(*top);
+  if (const auto* sim = std::get_if<SimCommand>(&*parsed.command)) return run_sim(*sim);
   return run_explain(std::get<ExplainCommand>(*parsed.command));
 }
 

@@ -5,13 +5,13 @@
 #include <utility>
 #include <variant>
 
-#include "handoff/core/fixtures.h"
+#include "sim/scene.h"
 
 namespace isthmus::fuzz {
 namespace {
 
 using namespace handoff;
-using namespace handoff::testing;
+using namespace handoff::sim;
 
 constexpr std::uint64_t kTokens = 600;
 constexpr int kMovesMax = 300;

@@ -4,12 +4,12 @@
 
 #include <gtest/gtest.h>
 
-#include "handoff/core/fixtures.h"
+#include "sim/scene.h"
 
 namespace isthmus::handoff {
 namespace {
 
-using namespace testing;
+using namespace sim;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 

@@ -4,13 +4,13 @@
 
 #include <gtest/gtest.h>
 
-#include "handoff/core/fixtures.h"
+#include "sim/scene.h"
 
 namespace isthmus::handoff {
 namespace {
 
-using testing::source_descriptor;
-using testing::target_descriptor;
+using sim::source_descriptor;
+using sim::target_descriptor;
 
 kv::Descriptor of_recipe(std::string recipe) {
   kv::Descriptor descriptor = target_descriptor();

@@ -4,15 +4,15 @@
 
 #include <gtest/gtest.h>
 
-#include "handoff/core/fixtures.h"
+#include "sim/scene.h"
 
 namespace isthmus::handoff {
 namespace {
 
-using testing::source_descriptor;
-using testing::target_descriptor;
-using testing::test_id;
-using testing::test_key;
+using sim::source_descriptor;
+using sim::target_descriptor;
+using sim::test_id;
+using sim::test_key;
 
 using Bytes = std::vector<std::byte>;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Test only: both cores under virtual time, over a network that loses, repeats, reorders and stops, with
-// checkers that share no code with the cores. One seed, one run.
+// The production cores of two producers and two consumers under virtual time, over links, memory and clocks
+// that fail, with checkers that share no code with the cores. One seed, one run.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +15,13 @@
 
 #include "base/digest.h"
 #include "handoff/core/consumer.h"
-#include "handoff/core/fixtures.h"
 #include "handoff/core/ledger.h"
 #include "handoff/core/producer.h"
-#include "handoff/core/witness.h"
+#include "sim/faults.h"
+#include "sim/scene.h"
+#include "sim/witness.h"
 
-namespace isthmus::handoff::testing {
-
-struct Faults {
-  double control_lost = 0, control_repeated = 0;
-  double channel_dies = 0;      // A message on a data channel kills it.
-  double crash = 0, pause = 0;  // Per request, at a random moment.
-  double cancel = 0, preempt = 0, prefill_fails = 0, corrupt = 0, refuses_memory = 0, sticks = 0,
-         second_opener = 0;
-  double promised = 0;  // OPEN before admission.
-  double finished = 0;
-};
+namespace isthmus::handoff::sim {
 
 // What a run did and every rule that it broke.
 struct Outcome {
@@ -61,12 +52,13 @@ class World {
     std::size_t agent;
     std::uint64_t life;
     std::shared_ptr<Task> task;
+    bool is_timer = false;
     bool operator>(const Scheduled& other) const {
       return std::tie(at, order) > std::tie(other.at, other.order);
     }
   };
 
-  Instant now() const { return Instant{now_}; }
+  Instant clock(std::size_t agent) const;  // What the agent reads on its own clock.
   bool chance(double probability) {
     return probability > 0 && std::uniform_real_distribution<>(0, 1)(rng_) < probability;
   }
@@ -83,6 +75,8 @@ class World {
   void after_event(std::size_t agent);
   void trace(std::string_view what);
   void check_lease(const Id128& reservation);
+  void check_leases_kept(std::size_t agent);
+  void check_seal(std::size_t agent, const wire::Seal& seal);
   void check_quiet(const wire::HandoffId& handoff, std::string_view what);
 
   void start_agent(std::size_t index);
@@ -90,13 +84,18 @@ class World {
   void connect(std::size_t producer, std::size_t consumer);
   void link_down(const std::shared_ptr<Link>& link);
   void channel_down(const std::shared_ptr<Link>& link, std::uint32_t number);
+  void channel_again(const std::shared_ptr<Link>& link, std::uint32_t number);
+  bool is_open(ChannelId channel) const;
   void send_control(std::size_t from, SessionId session, const wire::Frame& frame);
   void deliver_control(const std::shared_ptr<Link>& link, bool to_consumer, std::vector<std::byte> bytes);
   void send_data(const std::shared_ptr<Link>& link, std::uint32_t number, Task deliver);
 
   void start_request(std::size_t index);
+  void trouble(std::size_t index, std::size_t consumer);  // What befalls a request's agents.
+  void partition(std::size_t producer, std::size_t consumer);
   void admit(std::size_t index);
   void prefill_step(std::size_t index, std::uint64_t generation);
+  void preempt(std::size_t index, std::uint64_t generation);
   void begin_at(std::size_t consumer, std::size_t request, int tries_left);
   void act(std::size_t agent, ProducerActions actions);
   void act(std::size_t agent, ConsumerActions actions);
@@ -108,6 +107,9 @@ class World {
                      std::uint64_t value);
   void chunk_comes(const std::shared_ptr<Link>& link, std::uint32_t number, const wire::ChunkHeader& header,
                    std::uint64_t value);
+  void send_fence(const SendFence& fence);
+  void compute_seal(std::size_t agent, const ComputeSeal& seal);
+  void reserve(std::size_t agent, const ReserveCapacity& reserve);
   void place_chunk(std::size_t agent, const PlaceChunk& place);
   void verify(std::size_t agent, const Verify& verify);
   void owned(std::size_t agent, const Own& own);
@@ -126,7 +128,8 @@ class World {
   // Chunks handed to a channel and not arrived, by handoff: at most some that died with their channel.
   std::map<wire::HandoffId, std::vector<std::weak_ptr<Flight>>> flying_;
   DigestStream trace_;
+  std::map<wire::HandoffId, std::size_t> requests_of_;  // Of every handoff ever begun.
   Outcome outcome_;
 };
 
-}  // namespace isthmus::handoff::testing
+}  // namespace isthmus::handoff::sim

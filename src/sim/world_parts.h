@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Test only: what the virtual world is made of, for its own files.
+// What the virtual world is made of, for its own files.
 #pragma once
 
 #include <map>
@@ -9,17 +9,18 @@
 #include <tuple>
 #include <vector>
 
-#include "handoff/core/harness.h"
+#include "sim/world.h"
 
-namespace isthmus::handoff::testing {
+namespace isthmus::handoff::sim {
 
 inline constexpr std::size_t kProducers = 2, kConsumers = 2, kAgents = kProducers + kConsumers;
 inline constexpr std::size_t kNobody = ~std::size_t{0};
 inline constexpr std::uint32_t kChannels = 2;
 inline constexpr std::uint64_t kGarbage = 0xdeadbeef;
-// What a chunk of a request's state holds once it is computed.
-inline std::uint64_t right_value(std::size_t request, std::uint32_t chunk) {
-  return (request + 1) * 1'000'003 + chunk;
+// What a chunk of a request's state holds once it is computed. Prefill that starts again may round otherwise:
+// each generation has values of its own.
+inline std::uint64_t right_value(std::size_t request, std::uint64_t generation, std::uint32_t chunk) {
+  return generation << 48 | ((request + 1) * 1'000'003 + chunk);
 }
 
 // A control channel and its data channels, between one life of each end.
@@ -27,7 +28,8 @@ struct World::Link {
   SessionId id = 0;
   std::size_t producer = 0, consumer = 0;
   bool up = true;
-  std::map<std::uint32_t, Duration> channels;  // Those that are up: when the last message arrives.
+  std::map<std::uint32_t, Duration> channels;           // Those that are up: when the last message arrives.
+  Duration still_to_producer{0}, still_to_consumer{0};  // Nothing arrives there before.
 };
 
 struct World::Agent {
@@ -36,6 +38,7 @@ struct World::Agent {
   Id128 incarnation;
   bool alive = false;
   Duration paused_until{0}, wake_at{0};
+  Duration clock_lost{0};  // What its clock didn't count.
   std::unique_ptr<Ledger> ledger;
   std::unique_ptr<Witness> witness;
   std::unique_ptr<ProducerCore> producer;
@@ -70,9 +73,10 @@ struct World::Memory {
   std::size_t request = 0;
   int tries_left = 0;
   bool ended = false;
-  std::vector<std::uint64_t> destination, staging;
-  std::set<std::uint32_t> placing;  // Slots that are being read.
+  std::vector<std::uint64_t> destination, staging, digests;  // Digests: of what landed in a slot, as sent.
+  std::set<std::uint32_t> placing;                           // Slots that are being read.
   bool destination_released = false, staging_released = false, owned = false;
+  bool damaged = false, other_tokens = false, slow = false, sealed = false;
 };
 
 // A chunk on its way.
@@ -81,4 +85,4 @@ struct World::Flight {
   std::uint32_t channel = 0;
 };
 
-}  // namespace isthmus::handoff::testing
+}  // namespace isthmus::handoff::sim

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Test only: what the tests of both cores take as given.
-#include "handoff/core/fixtures.h"
+#include "sim/scene.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 
 #include "kv/catalogue.h"
 
-namespace isthmus::handoff::testing {
+namespace isthmus::handoff::sim {
 namespace {
 
 kv::Descriptor descriptor(std::string_view storage_name, std::string_view recipe) {
@@ -79,4 +79,4 @@ Key test_key(std::uint8_t fill) {
   return key;
 }
 
-}  // namespace isthmus::handoff::testing
+}  // namespace isthmus::handoff::sim

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Test only: the books. Only live things are kept, so that the sums are cheap after each event.
-#include "handoff/core/witness.h"
+// The books. Only live things are kept, so that the sums are cheap after each event.
+#include "sim/witness.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <variant>
 
-namespace isthmus::handoff::testing {
+namespace isthmus::handoff::sim {
 namespace {
 
 // Of one kind, for one attempt. OPEN: one a resend interval or busy retry within open_max; DONE: its resends;
 // RENEW and its answers: one an interval for the longest request here; CREDIT and SEAL: one a renewal at
 // most.
 constexpr std::uint32_t kFramesMax = 64;
+
+constexpr Duration kMillisecond = std::chrono::milliseconds(1);  // To which leases are told.
 
 }  // namespace
 
@@ -38,9 +41,103 @@ void Witness::count_frame(const wire::Frame& frame) {
   }
 }
 
-void Witness::sees(const ProducerAction& action) {
+// --- Leases: what the producer has told, and whether it had a reason.
+
+void Witness::starts_again(Leased& leased, std::uint32_t generation) const {
+  leased.generation = generation;
+  leased.sent = leased.granted = leased.placed = 0;
+  leased.renewed = 0;
+}
+
+bool Witness::sees_frame(const wire::Frame& frame, Instant now) {
+  count_frame(frame);
+  if (const auto* renewed = std::get_if<wire::Renewed>(&frame)) {
+    for (const wire::Renewed::Item& item : renewed->items) grants(item, now);
+    return false;
+  }
+  const wire::Address* address = wire::address_of(frame);
+  if (address == nullptr) return false;
+  if (const auto* plan = std::get_if<wire::Plan>(&frame)) {
+    Leased& leased = leased_[{address->handoff, address->attempt}];
+    leased.end = std::max(leased.end, now + wire::from_ms(plan->lease_ms));
+    leased.chunks = plan->chunk_count;
+    if (leased.generation != address->generation) starts_again(leased, address->generation);
+  } else if (std::holds_alternative<wire::Restart>(frame)) {
+    Leased& leased = leased_[{address->handoff, address->attempt}];
+    if (leased.generation != address->generation) starts_again(leased, address->generation);
+  } else if (std::holds_alternative<wire::Seal>(frame)) {
+    Leased& leased = leased_[{address->handoff, address->attempt}];
+    if (std::exchange(leased.sealed, true)) return false;
+    if (now > leased.end + kMillisecond) report_("SEAL after the lease");
+    return true;
+  }
+  return false;
+}
+
+void Witness::grants(const wire::Renewed::Item& item, Instant now) {
+  const auto found = leased_.find({item.address.handoff, item.address.attempt});
+  if (found == leased_.end() || item.lease_ms == 0) return;
+  Leased& leased = found->second;
+  const Instant end = now + wire::from_ms(item.lease_ms);
+  if (end <= leased.end + 2 * kMillisecond) return;
+  const bool flies = std::ranges::any_of(
+      flying_, [&](const ChunkRef& chunk) { return chunk.handoff == item.address.handoff; });
+  // It is this side that the consumer waits for: for chunks that it gave credit for, or for the seal.
+  const bool owes = !flies && (leased.granted > leased.sent || leased.sent == leased.chunks);
+  if (!leased.sealed && !owes && leased.progress() <= leased.renewed)
+    report_("a lease is extended though nothing moved");
+  leased.renewed = leased.progress();
+  leased.end = end;
+}
+
+void Witness::hears(const wire::Frame& frame) {
+  const auto current = [this](const wire::Address& address) -> Leased* {
+    const auto found = leased_.find({address.handoff, address.attempt});
+    return found == leased_.end() || found->second.generation != address.generation ? nullptr
+                                                                                    : &found->second;
+  };
+  if (const auto* plan = std::get_if<wire::Plan>(&frame)) {
+    planned_.insert({plan->address.handoff, plan->address.attempt});
+  } else if (const auto* credit = std::get_if<wire::Credit>(&frame)) {
+    if (Leased* leased = current(credit->address))
+      leased->granted = std::max(leased->granted, std::min(credit->chunks_granted, leased->chunks));
+  } else if (const auto* renew = std::get_if<wire::Renew>(&frame)) {
+    for (const wire::Renewal& item : renew->items) {
+      if (Leased* leased = current(item.address))
+        leased->placed = std::max(leased->placed, item.chunks_placed);
+    }
+  }
+}
+
+// --- Channels: nothing is owned or free while one that was named is open and unfenced.
+
+void Witness::names(const wire::Credit& credit, SessionId session) {
+  Held& held = held_.at(credit.address.handoff);
+  if (std::exchange(held.named, true)) return;
+  for (const std::uint32_t number : credit.channels) held.channels.insert({session, number});
+}
+
+void Witness::fenced(ChannelId channel, std::uint64_t token) {
+  for (auto& [handoff, held] : held_) {
+    if (token >> 16 == handoff.sequence) held.channels.erase(channel);
+  }
+}
+
+void Witness::check_quiet(const wire::HandoffId& handoff, std::string_view what) const {
+  for (const ChannelId& channel : held_.at(handoff).channels) {
+    if (is_open_(channel)) report_(fmt::format("{} while data channel {} is open", what, channel.number));
+  }
+}
+
+// --- Actions
+
+bool Witness::sees(const ProducerAction& action, Instant now) {
   if (const auto* send = std::get_if<SendFrame>(&action)) {
-    count_frame(send->frame);
+    return sees_frame(send->frame, now);
+  } else if (const auto* chunk = std::get_if<SendChunk>(&action)) {
+    flying_.insert(chunk->chunk);
+    Leased& leased = leased_[{chunk->chunk.handoff, chunk->chunk.attempt}];
+    leased.sent = std::max(leased.sent, chunk->chunk.index + 1);
   } else if (const auto* plan = std::get_if<MakePlan>(&action)) {
     if (++plans_[{plan->handoff, plan->attempt}] > 1) report_("one attempt is planned twice");
   } else if (const auto* ended = std::get_if<ProducerHandoffEnded>(&action)) {
@@ -54,12 +151,18 @@ void Witness::sees(const ProducerAction& action) {
     if (!ended_reservations_.contains(pins->reservation))
       report_("pins are released before their reservation ended");
   }
+  return false;
 }
 
 void Witness::sees(const ConsumerAction& action) {
-  if (const auto* send = std::get_if<SendFrame>(&action)) return count_frame(send->frame);
+  if (const auto* send = std::get_if<SendFrame>(&action)) {
+    if (const auto* credit = std::get_if<wire::Credit>(&send->frame)) names(*credit, send->session);
+    return count_frame(send->frame);
+  }
   if (const auto* reserve = std::get_if<ReserveCapacity>(&action)) {
     Held& held = held_.at(reserve->handoff);
+    if (!planned_.contains({reserve->handoff, reserve->attempt}))
+      report_("memory is reserved before the producer has planned");
     if (std::exchange(held.reserved, true)) report_("a handoff reserves twice");
     held.staging_bytes = reserve->slots * reserve->slot_bytes;
     if (reserve->destination.bytes != held.destination_bytes) report_("another destination is reserved");
@@ -67,10 +170,12 @@ void Witness::sees(const ConsumerAction& action) {
     Held& held = held_.at(own->handoff);
     if (!held.reserved || std::exchange(held.owned, true)) report_("owned without a destination, or twice");
     active_[own->destination] = held.destination_bytes;
+    check_quiet(own->handoff, "a state is owned");
   } else if (const auto* staging = std::get_if<ReleaseStaging>(&action)) {
     Held& held = held_.at(staging->handoff);
     if (!held.reserved || std::exchange(held.staging_released, true))
       report_("staging is released that nobody holds");
+    check_quiet(staging->handoff, "staging is released");
   } else if (const auto* freed = std::get_if<ReleaseDestination>(&action)) {
     Held& held = held_.at(freed->handoff);
     if (!held.reserved || held.owned || std::exchange(held.destination_released, true))
@@ -130,4 +235,4 @@ void Witness::check_end() const {
   }
 }
 
-}  // namespace isthmus::handoff::testing
+}  // namespace isthmus::handoff::sim

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Test only: the virtual world. What an agent's memory holds is modelled by one number a chunk.
-#include "handoff/core/harness_parts.h"
+// The virtual world: time, agents, links, requests. What memory holds is modelled by one number a chunk.
+#include "sim/world_parts.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include "base/bytes.h"
 #include "base/digest.h"
 
-namespace isthmus::handoff::testing {
+namespace isthmus::handoff::sim {
 namespace {
 
 // A request takes some hundreds; far more means that something retries without end.
@@ -31,6 +31,10 @@ void World::world_at(Duration delay, Task task) {
   at(kNobody, delay, std::move(task));
 }
 
+Instant World::clock(std::size_t agent) const {
+  return Instant{now_ - agents_[agent]->clock_lost};
+}
+
 void World::violation(std::string text) {
   if (outcome_.violations.size() < 20)
     outcome_.violations.push_back(fmt::format("{} ms: {}", now_ / std::chrono::milliseconds(1), text));
@@ -40,18 +44,45 @@ void World::trace(std::string_view what) {
   trace_.add(bytes_of(what));
 }
 
-// The producer's lease has run out: no consumer may still count on it.
+// The producer's lease has run out: no consumer may still count on it. Clocks that stop make leases void, so
+// that only what is owned is judged then.
 void World::check_lease(const Id128& reservation) {
-  for (const auto& agent : agents_) {
-    if (!agent->alive || !agent->consumer) continue;
-    for (const auto& [sequence, memory] : agent->memory) {
+  for (std::size_t index = kProducers; index < kAgents; ++index) {
+    Agent& agent = *agents_[index];
+    if (!agent.alive || agent.clock_lost != Duration::zero()) continue;
+    for (const auto& [sequence, memory] : agent.memory) {
       if (memory->ended || requests_[memory->request]->reservation != reservation) continue;
-      const auto view = agent->consumer->find_view({agent->incarnation, sequence});
+      const auto view = agent.consumer->find_view({agent.incarnation, sequence});
       const bool counts = view && view->state >= ConsumerState::kPlanning &&
                           view->state <= ConsumerState::kVerifying && view->lease_end != kFarFuture;
-      if (counts && view->lease_end > now()) violation("a consumer's lease outlives its producer's");
+      if (counts && view->lease_end > clock(index)) violation("a consumer's lease outlives its producer's");
     }
   }
+}
+
+// After a tick: whoever waited for a seal beyond its lease has ended.
+void World::check_leases_kept(std::size_t index) {
+  const Agent& agent = *agents_[index];
+  for (const auto& [sequence, memory] : agent.memory) {
+    if (memory->ended || memory->sealed) continue;
+    const auto view = agent.consumer->find_view({agent.incarnation, sequence});
+    const bool waits =
+        view && view->state >= ConsumerState::kPlanning && view->state <= ConsumerState::kReceiving;
+    if (waits && view->lease_end <= clock(index)) violation("a handoff goes on after its lease");
+  }
+}
+
+// The first SEAL of an attempt: its pages are this generation's, and the producer's, to this moment.
+void World::check_seal(std::size_t index, const wire::Seal& seal) {
+  const auto found = requests_of_.find(seal.address.handoff);
+  if (found == requests_of_.end()) return;
+  const Request& request = *requests_[found->second];
+  const auto pages = agents_[index]->pages.find(request.reservation);
+  if (pages == agents_[index]->pages.end()) return violation("SEAL of pages that aren't here");
+  if (pages->second->ended) violation("SEAL after the reservation's end");
+  if (seal.address.generation != request.generation)
+    violation(
+        fmt::format("SEAL of generation {} in generation {}", seal.address.generation, request.generation));
 }
 
 // Nothing sent for the handoff may arrive any more.
@@ -69,11 +100,12 @@ void World::wake(std::size_t index) {
   agent.wake_at = Duration::zero();
   if (agent.producer) {
     ProducerActions out;
-    agent.producer->tick(now(), out);
+    agent.producer->tick(clock(index), out);
     act(index, std::move(out));
   } else {
     ConsumerActions out;
-    agent.consumer->tick(now(), out);
+    agent.consumer->tick(clock(index), out);
+    check_leases_kept(index);
     act(index, std::move(out));
   }
 }
@@ -86,10 +118,11 @@ void World::after_event(std::size_t index) {
   agent.witness->check(*agent.ledger);
   const Instant next = agent.producer ? agent.producer->next_deadline() : agent.consumer->next_deadline();
   if (next == kFarFuture) return;
-  const Duration due = std::max(next.since_origin, now_);
+  const Duration due = std::max(next.since_origin + agent.clock_lost, now_);
   if (agent.wake_at != Duration::zero() && agent.wake_at <= due) return;
   agent.wake_at = due;
-  at(index, due - now_, [this, index] { wake(index); });
+  queue_.push(
+      {due, ++order_, index, agent.life, std::make_shared<Task>([this, index] { wake(index); }), true});
 }
 
 Outcome World::run() {
@@ -121,8 +154,10 @@ Outcome World::run() {
     }
     Agent& agent = *agents_[next.agent];
     if (!agent.alive || agent.life != next.life) continue;
-    if (now_ < agent.paused_until) {  // A stopped process: everything waits, in order.
-      queue_.push({agent.paused_until, next.order, next.agent, next.life, next.task});
+    if (now_ < agent.paused_until) {
+      // A stopped process: everything waits, in order. What has come may be seen before a timer that is over.
+      const Duration later = next.is_timer ? ms(0, 2) : Duration(0);
+      queue_.push({agent.paused_until + later, next.order, next.agent, next.life, next.task, next.is_timer});
       continue;
     }
     (*next.task)();
@@ -140,15 +175,18 @@ void World::start_agent(std::size_t index) {
   agent.life = next_life_++;
   agent.incarnation = test_id(7, agent.life);
   agent.alive = true;
-  agent.paused_until = agent.wake_at = Duration::zero();
-  agent.ledger = std::make_unique<Ledger>(Capacity{{100'000, 0}, 40 * kTestTile * 8});
+  agent.paused_until = agent.wake_at = agent.clock_lost = Duration::zero();
+  agent.ledger = std::make_unique<Ledger>(faults_.small_pools ? Capacity{{5000, 0}, 6 * kTestTile * 8}
+                                                              : Capacity{{100'000, 0}, 40 * kTestTile * 8});
   agent.memory.clear();
   agent.pages.clear();
   agent.witness = std::make_unique<Witness>(
-      [this, name = agent.name](const std::string& what) { violation(name + ": " + what); });
+      [this, name = agent.name](const std::string& what) { violation(name + ": " + what); },
+      [this](ChannelId channel) { return is_open(channel); });
   if (index < kProducers) {
     agent.producer = std::make_unique<ProducerCore>(
-        ProducerOptions{agent.name, agent.incarnation, now(), test_key(1), {source_descriptor()}, {}, {}},
+        ProducerOptions{
+            agent.name, agent.incarnation, clock(index), test_key(1), {source_descriptor()}, {}, {}},
         agent.ledger.get());
     agent.producer->observe([this](ProducerState from, ProducerState to, std::string_view cause) {
       trace(*outcome_.transitions.insert(fmt::format("P {}>{} {}", name(from), name(to), cause)).first);
@@ -198,7 +236,7 @@ void World::connect(std::size_t producer, std::size_t consumer) {
     ISTHMUS_CHECK(agents_[link->producer]
                       ->producer
                       ->session_up(link->id, Peer{other.name, other.incarnation, key, {target_descriptor()}},
-                                   now(), out)
+                                   clock(link->producer), out)
                       .ok());
     for (std::uint32_t number = 1; number <= kChannels; ++number)
       agents_[link->producer]->producer->channel_up({link->id, number});
@@ -210,7 +248,7 @@ void World::connect(std::size_t producer, std::size_t consumer) {
     ISTHMUS_CHECK(agents_[link->consumer]
                       ->consumer
                       ->session_up(link->id, Peer{other.name, other.incarnation, key, {source_descriptor()}},
-                                   now(), out)
+                                   clock(link->consumer), out)
                       .ok());
     act(link->consumer, std::move(out));
     for (std::uint32_t number = 1; number <= kChannels && link->up; ++number) {
@@ -230,11 +268,11 @@ void World::link_down(const std::shared_ptr<Link>& link) {
     at(index, ms(10, 200), [this, link, index] {
       if (agents_[index]->producer) {
         ProducerActions out;
-        agents_[index]->producer->session_down(link->id, now(), out);
+        agents_[index]->producer->session_down(link->id, clock(index), out);
         act(index, std::move(out));
       } else {
         ConsumerActions out;
-        agents_[index]->consumer->session_down(link->id, now(), out);
+        agents_[index]->consumer->session_down(link->id, clock(index), out);
         act(index, std::move(out));
       }
     });
@@ -243,27 +281,34 @@ void World::link_down(const std::shared_ptr<Link>& link) {
   tell(link->consumer);
 }
 
+bool World::is_open(ChannelId channel) const {
+  const auto link = links_.find(channel.session);
+  return link != links_.end() && link->second->channels.contains(channel.number);
+}
+
 // A data channel is gone; the connection is made anew a moment later, as a shell would do.
 void World::channel_down(const std::shared_ptr<Link>& link, std::uint32_t number) {
   if (link->channels.erase(number) == 0) return;
   at(link->producer, ms(0, 5), [this, link, number] {
     ProducerActions out;
-    agents_[link->producer]->producer->channel_down({link->id, number}, now(), out);
+    agents_[link->producer]->producer->channel_down({link->id, number}, clock(link->producer), out);
     act(link->producer, std::move(out));
   });
   at(link->consumer, ms(0, 5), [this, link, number] {
     ConsumerActions out;
     agents_[link->consumer]->consumer->channel_down({link->id, number}, Error{Code::kUnavailable, "dead"},
-                                                    now(), out);
+                                                    clock(link->consumer), out);
     act(link->consumer, std::move(out));
-    if (!link->up) return;
-    const std::uint32_t fresh = number + kChannels;
-    at(link->producer, ms(5, 8),
-       [this, link, fresh] { agents_[link->producer]->producer->channel_up({link->id, fresh}); });
-    at(link->consumer, ms(9, 12), [this, link, fresh] {
-      if (link->up && agents_[link->consumer]->consumer->channel_up({link->id, fresh}).ok())
-        link->channels[fresh] = now_;
-    });
+    if (link->up) channel_again(link, number + kChannels);
+  });
+}
+
+void World::channel_again(const std::shared_ptr<Link>& link, std::uint32_t fresh) {
+  at(link->producer, ms(5, 8),
+     [this, link, fresh] { agents_[link->producer]->producer->channel_up({link->id, fresh}); });
+  at(link->consumer, ms(9, 12), [this, link, fresh] {
+    if (link->up && agents_[link->consumer]->consumer->channel_up({link->id, fresh}).ok())
+      link->channels[fresh] = now_;
   });
 }
 
@@ -285,22 +330,29 @@ void World::send_control(std::size_t from, SessionId session, const wire::Frame&
 
 void World::deliver_control(const std::shared_ptr<Link>& link, bool to_consumer,
                             std::vector<std::byte> bytes) {
-  const bool faulty = faults_.control_repeated > 0 || faults_.control_lost > 0;
-  const Duration delay =
-      faulty && chance(0.1) ? ms(1, 400) : ms(1, 3);  // Now and then it overtakes or is overtaken.
+  // Now and then it overtakes, or is overtaken.
+  const Duration late = chance(faults_.control_slow) ? ms(400, 4000) : chance(0.1) ? ms(1, 400) : ms(1, 3);
+  const Duration still = to_consumer ? link->still_to_consumer : link->still_to_producer;
+  const Duration delay = std::max(late, still - now_ + ms(1, 3));
   const std::size_t to = to_consumer ? link->consumer : link->producer;
   at(to, delay, [this, link, to, bytes = std::move(bytes)] {
     if (!link->up) return;
     const Result<wire::Frame> frame = wire::decode(bytes);
     if (!frame.ok()) return violation(frame.error().text());
+    Agent& agent = *agents_[to];
+    agent.witness->hears(*frame);
     Status status;
-    if (agents_[to]->producer) {
+    if (agent.producer) {
       ProducerActions out;
-      status = agents_[to]->producer->frame_in(link->id, *frame, now(), out);
+      status = agent.producer->frame_in(link->id, *frame, clock(to), out);
       act(to, std::move(out));
     } else {
+      if (const auto* seal = std::get_if<wire::Seal>(&*frame)) {
+        const auto memory = agent.memory.find(seal->address.handoff.sequence);
+        if (memory != agent.memory.end()) memory->second->sealed = true;
+      }
       ConsumerActions out;
-      status = agents_[to]->consumer->frame_in(link->id, *frame, now(), out);
+      status = agent.consumer->frame_in(link->id, *frame, clock(to), out);
       act(to, std::move(out));
     }
     if (!status.ok() && status.code() != Code::kUnavailable) violation(status.error().text());
@@ -310,7 +362,7 @@ void World::deliver_control(const std::shared_ptr<Link>& link, bool to_consumer,
 // In order within a channel; `deliver` runs at the consumer unless the channel has died by then.
 void World::send_data(const std::shared_ptr<Link>& link, std::uint32_t number, Task deliver) {
   Duration& last = link->channels[number];
-  last = std::max(last, now_) + ms(1, 4);
+  last = std::max({last, now_, link->still_to_consumer}) + ms(1, 4);
   at(link->consumer, last - now_, [link, number, deliver = std::move(deliver)] {
     if (link->channels.contains(number)) deliver();
   });
@@ -337,7 +389,6 @@ void World::start_request(std::size_t index) {
     request.ticket = *wire::mint(ticket, test_key(1));
     at(consumer, ms(1, 50), [this, consumer, index] { begin_at(consumer, index, 2); });
   }
-  const std::uint64_t life = agent.life;
   at(request.producer, promised ? ms(1, 2000) : Duration(0), [this, index] { admit(index); });
   if (!promised) {
     world_at(ms(1, 300), [this, index, consumer] {
@@ -351,25 +402,44 @@ void World::start_request(std::size_t index) {
       if (agents_[other]->alive) at(other, Duration(0), [this, index, other] { begin_at(other, index, 1); });
     });
   }
-  if (chance(faults_.crash)) {
-    const std::size_t victim = chance(0.5) ? request.producer : consumer;
-    world_at(ms(1, 2000), [this, victim] { crash(victim); });
-  }
-  if (chance(faults_.pause)) {
-    const std::size_t victim = chance(0.5) ? request.producer : consumer;
-    world_at(ms(1, 2000), [this, victim] {
-      agents_[victim]->paused_until = std::max(agents_[victim]->paused_until, now_ + ms(100, 15000));
+  trouble(index, consumer);
+}
+
+void World::trouble(std::size_t index, std::size_t consumer) {
+  const std::size_t producer = requests_[index]->producer;
+  const auto one_of_both = [&] { return chance(0.5) ? producer : consumer; };
+  if (chance(faults_.crash)) world_at(ms(1, 2000), [this, victim = one_of_both()] { crash(victim); });
+  const auto stop = [this](std::size_t victim, bool clock_too) {
+    world_at(ms(1, 2000), [this, victim, clock_too] {
+      Agent& agent = *agents_[victim];
+      const Duration from = std::max(agent.paused_until, now_);
+      agent.paused_until = std::max(agent.paused_until, now_ + ms(100, 15000));
+      if (clock_too) agent.clock_lost += agent.paused_until - from;
     });
-  }
+  };
+  if (chance(faults_.pause)) stop(one_of_both(), false);
+  if (chance(faults_.clock_stops)) stop(one_of_both(), true);
+  if (chance(faults_.partition))
+    world_at(ms(1, 2000), [this, producer, consumer] { partition(producer, consumer); });
   if (chance(faults_.cancel)) {
-    at(request.producer, ms(1, 1500), [this, index] {
+    at(producer, ms(1, 1500), [this, index, producer] {
       ProducerActions out;
-      agents_[requests_[index]->producer]->producer->cancel(
-          requests_[index]->reservation, Error{Code::kCancelled, "client left"}, now(), out);
-      act(requests_[index]->producer, std::move(out));
+      agents_[producer]->producer->cancel(requests_[index]->reservation,
+                                          Error{Code::kCancelled, "client left"}, clock(producer), out);
+      act(producer, std::move(out));
     });
   }
-  (void)life;
+}
+
+// Nothing arrives in one direction for a while; then all of it does. A frame lost for good is another fault.
+void World::partition(std::size_t producer, std::size_t consumer) {
+  const Duration until = now_ + ms(500, 15000);
+  const bool to_consumer = chance(0.5);
+  for (const auto& [id, link] : links_) {
+    if (link->producer != producer || link->consumer != consumer) continue;
+    Duration& still = to_consumer ? link->still_to_consumer : link->still_to_producer;
+    still = std::max(still, until);
+  }
 }
 
 void World::admit(std::size_t index) {
@@ -380,10 +450,10 @@ void World::admit(std::size_t index) {
   spec.nonce = test_id(10, index);
   spec.source = source_descriptor().digest();
   spec.tokens = request.tokens;
-  spec.deadline = Instant{request.deadline};
+  spec.deadline = Instant{request.deadline} - agent.clock_lost;
   spec.pinned = {request.tokens.size(), 0};
   ProducerActions out;
-  const Result<std::string> ticket = agent.producer->admitted(spec, now(), out);
+  const Result<std::string> ticket = agent.producer->admitted(spec, clock(request.producer), out);
   if (ticket.ok()) {
     auto pages = std::make_unique<Pages>();
     pages->request = index;
@@ -401,37 +471,53 @@ void World::admit(std::size_t index) {
 void World::prefill_step(std::size_t index, std::uint64_t generation) {
   Request& request = *requests_[index];
   Agent& agent = *agents_[request.producer];
-  const auto pages = agent.pages.find(request.reservation);
-  if (pages == agent.pages.end() || pages->second->released || request.generation != generation ||
-      pages->second->ended)
-    return;
+  const auto found = agent.pages.find(request.reservation);
+  if (found == agent.pages.end() || found->second->ended || request.generation != generation) return;
+  if (chance(faults_.preempt)) return preempt(index, generation);
+  Pages& pages = *found->second;
+  const Instant now = clock(request.producer);
   ProducerActions out;
-  if (chance(faults_.preempt)) {
-    ++request.generation;
-    request.computed = 0;
-    std::ranges::fill(pages->second->values, kGarbage);
-    agent.producer->preempted(request.reservation, now(), out);
-  } else if (chance(faults_.prefill_fails)) {
-    agent.producer->prefill_failed(request.reservation, Error{Code::kInternal, "step failed"}, now(), out);
-  } else {
-    request.computed = std::min<std::uint64_t>(request.computed + static_cast<std::uint64_t>(between(1, 700)),
-                                               request.tokens.end);
-    for (std::uint32_t chunk = 0; chunk < pages->second->values.size(); ++chunk) {
-      const std::uint64_t end = std::min<std::uint64_t>((chunk + 1) * kTestTile, request.tokens.end);
-      if (end <= request.computed) pages->second->values[chunk] = right_value(index, chunk);
-    }
-    if (request.computed == request.tokens.end) {
-      const auto finish = request.finishes ? wire::FinishState::kStop : wire::FinishState::kNone;
-      agent.producer->prefill_done(request.reservation, {token_digest_of(request.tokens.end), {42}, finish},
-                                   now(), out);
-    } else {
-      agent.producer->grew(request.reservation, request.computed, now(), out);
-    }
+  const bool fails = chance(faults_.prefill_fails);
+  if (fails) {
+    agent.producer->prefill_failed(request.reservation, Error{Code::kInternal, "step failed"}, now, out);
+    return act(request.producer, std::move(out));
   }
-  const bool more = request.computed < request.tokens.end;
-  const std::uint64_t next = request.generation;
+  request.computed = std::min<std::uint64_t>(request.computed + static_cast<std::uint64_t>(between(1, 700)),
+                                             request.tokens.end);
+  for (std::uint32_t chunk = 0; chunk < pages.values.size(); ++chunk) {
+    const std::uint64_t end = std::min<std::uint64_t>((chunk + 1) * kTestTile, request.tokens.end);
+    if (end <= request.computed) pages.values[chunk] = right_value(index, generation, chunk);
+  }
+  const bool done = request.computed == request.tokens.end;
+  if (done) {
+    const auto finish = request.finishes ? wire::FinishState::kStop : wire::FinishState::kNone;
+    agent.producer->prefill_done(
+        request.reservation,
+        {token_digest_of(request.tokens.end), {static_cast<std::int32_t>(generation)}, finish}, now, out);
+  } else {
+    agent.producer->grew(request.reservation, request.computed, now, out);
+  }
   act(request.producer, std::move(out));
-  if (more) at(request.producer, ms(1, 60), [this, index, next] { prefill_step(index, next); });
+  if (!done) {
+    at(request.producer, ms(1, 60), [this, index, generation] { prefill_step(index, generation); });
+  } else if (chance(faults_.preempt)) {
+    at(request.producer, ms(1, 300), [this, index, generation] { preempt(index, generation); });
+  }
+}
+
+// Prefill starts again from the first token.
+void World::preempt(std::size_t index, std::uint64_t generation) {
+  Request& request = *requests_[index];
+  Agent& agent = *agents_[request.producer];
+  const auto found = agent.pages.find(request.reservation);
+  if (found == agent.pages.end() || found->second->ended || request.generation != generation) return;
+  request.generation = generation + 1;
+  request.computed = 0;
+  std::ranges::fill(found->second->values, kGarbage);
+  ProducerActions out;
+  agent.producer->preempted(request.reservation, clock(request.producer), out);
+  act(request.producer, std::move(out));
+  at(request.producer, ms(1, 60), [this, index, next = generation + 1] { prefill_step(index, next); });
 }
 
 void World::begin_at(std::size_t consumer, std::size_t index, int tries_left) {
@@ -442,31 +528,36 @@ void World::begin_at(std::size_t consumer, std::size_t index, int tries_left) {
     if (link->producer == request.producer && link->consumer == consumer) session = id;
   }
   if (request.ticket.empty() || session == 0 || now_ >= request.deadline) return;
+  const bool other_tokens = chance(faults_.other_tokens);
   Begin begin{session,
               request.ticket,
               target_descriptor().digest(),
               request.tokens,
-              token_digest_of(request.tokens.end),
+              token_digest_of(request.tokens.end + (other_tokens ? 1 : 0)),
               {},
-              Instant{request.deadline},
+              Instant{request.deadline} - agent.clock_lost,
               {request.tokens.size(), 0},
               index};
   ConsumerActions out;
-  const Result<wire::HandoffId> handoff = agent.consumer->begin(std::move(begin), now(), out);
+  const Result<wire::HandoffId> handoff = agent.consumer->begin(std::move(begin), clock(consumer), out);
   if (!handoff.ok()) return;
   ++outcome_.begun;
+  requests_of_[*handoff] = index;
   agent.witness->begun(*handoff, request.tokens.size());
   ++request.legs;
   auto memory = std::make_unique<Memory>();
   memory->request = index;
   memory->tries_left = tries_left;
+  memory->other_tokens = other_tokens;
+  memory->slow = chance(faults_.slow_reader);
   memory->destination.assign((request.tokens.size() + kTestTile - 1) / kTestTile, kGarbage);
   agent.memory[handoff->sequence] = std::move(memory);
   act(consumer, std::move(out));
   if (chance(faults_.cancel)) {
     at(consumer, ms(1, 1000), [this, consumer, id = *handoff] {
       ConsumerActions actions;
-      agents_[consumer]->consumer->cancel(id, Error{Code::kCancelled, "client left"}, now(), actions);
+      agents_[consumer]->consumer->cancel(id, Error{Code::kCancelled, "client left"}, clock(consumer),
+                                          actions);
       act(consumer, std::move(actions));
     });
   }
@@ -487,4 +578,4 @@ void World::finish() {
   }
 }
 
-}  // namespace isthmus::handoff::testing
+}  // namespace isthmus::handoff::sim

@@ -11,7 +11,7 @@
 #include "kv/descriptor.h"
 #include "kv/geometry.h"
 
-namespace isthmus::handoff::testing {
+namespace isthmus::handoff::sim {
 
 // Tokens of one chunk of plan_facts().
 inline constexpr std::uint64_t kTestTile = 256;
@@ -25,4 +25,4 @@ Digest128 token_digest_of(std::uint64_t end);
 Id128 test_id(std::uint64_t kind, std::uint64_t number);
 Key test_key(std::uint8_t fill);
 
-}  // namespace isthmus::handoff::testing
+}  // namespace isthmus::handoff::sim

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Test only: the shells of the virtual world, and what must hold of each action.
+// The shells of the virtual world, and what must hold of each action.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,13 +7,18 @@
 
 #include "base/bytes.h"
 #include "base/digest.h"
-#include "handoff/core/harness_parts.h"
+#include "sim/world_parts.h"
 
-namespace isthmus::handoff::testing {
+namespace isthmus::handoff::sim {
 namespace {
 
 Digest128 root_of(const std::vector<std::uint64_t>& values) {
   return digest128(bytes_of(std::span<const std::uint64_t>(values)));
+}
+
+void flip(std::uint64_t& memory, bool& damaged) {
+  memory ^= std::uint64_t{1} << 40;
+  damaged = true;
 }
 
 }  // namespace
@@ -26,7 +31,7 @@ bool World::act_alike(std::size_t index, const Action& action) {
     at(index, ms(1, 3), [this, index, plan = *plan] {
       Actions out;
       const auto ready = [&](auto& core) {
-        core.plan_ready(plan.handoff, plan.attempt, plan_facts(plan.tokens), now(), out);
+        core.plan_ready(plan.handoff, plan.attempt, plan_facts(plan.tokens), clock(index), out);
       };
       if constexpr (std::is_same_v<Actions, ProducerActions>) {
         ready(*agents_[index]->producer);
@@ -50,29 +55,15 @@ void World::act(std::size_t index, ProducerActions actions) {
   for (const ProducerAction& action : actions) {
     if (!agents_[index]->alive) return;
     Agent& agent = *agents_[index];
-    agent.witness->sees(action);
+    const bool seals = agent.witness->sees(action, clock(index));
+    if (seals) check_seal(index, std::get<wire::Seal>(std::get<SendFrame>(action).frame));
     if (act_alike<ProducerActions>(index, action)) continue;
     if (const auto* chunk = std::get_if<SendChunk>(&action)) {
       send_chunk(index, *chunk);
     } else if (const auto* fence = std::get_if<SendFence>(&action)) {
-      const auto found = links_.find(fence->channel.session);
-      if (found == links_.end() || !found->second->channels.contains(fence->channel.number)) continue;
-      send_data(found->second, fence->channel.number, [this, link = found->second, sent = *fence] {
-        ConsumerActions out;
-        agents_[link->consumer]->consumer->fence_seen(sent.channel, sent.token, now(), out);
-        act(link->consumer, std::move(out));
-      });
+      send_fence(*fence);
     } else if (const auto* seal = std::get_if<ComputeSeal>(&action)) {
-      at(index, ms(1, 2), [this, index, seal = *seal] {
-        std::vector<std::uint64_t> values;
-        for (const auto& [packed_index, value] :
-             agents_[index]->packed[{seal.handoff, seal.attempt, seal.generation}])
-          values.push_back(value);
-        ProducerActions out;
-        agents_[index]->producer->seal_ready(seal.handoff, seal.attempt, seal.generation, root_of(values),
-                                             now(), out);
-        act(index, std::move(out));
-      });
+      compute_seal(index, *seal);
     } else if (const auto* pins = std::get_if<ReleasePins>(&action)) {
       Pages& pages = *agent.pages.at(pins->reservation);
       pages.released = true;
@@ -86,6 +77,31 @@ void World::act(std::size_t index, ProducerActions actions) {
   }
 }
 
+void World::send_fence(const SendFence& fence) {
+  const auto found = links_.find(fence.channel.session);
+  if (found == links_.end() || !found->second->channels.contains(fence.channel.number)) return;
+  const std::size_t consumer = found->second->consumer;
+  const auto arrives = [this, consumer, fence] {
+    ConsumerActions out;
+    agents_[consumer]->witness->fenced(fence.channel, fence.token);
+    agents_[consumer]->consumer->fence_seen(fence.channel, fence.token, clock(consumer), out);
+    act(consumer, std::move(out));
+  };
+  send_data(found->second, fence.channel.number, arrives);
+}
+
+void World::compute_seal(std::size_t index, const ComputeSeal& seal) {
+  at(index, chance(faults_.sticks * 10) ? ms(20, 3000) : ms(1, 2), [this, index, seal] {
+    std::vector<std::uint64_t> values;
+    for (const auto& [chunk, value] : agents_[index]->packed[{seal.handoff, seal.attempt, seal.generation}])
+      values.push_back(value);
+    ProducerActions out;
+    agents_[index]->producer->seal_ready(seal.handoff, seal.attempt, seal.generation, root_of(values),
+                                         clock(index), out);
+    act(index, std::move(out));
+  });
+}
+
 void World::send_chunk(std::size_t index, const SendChunk& send) {
   at(index, chance(faults_.sticks) ? ms(3000, 12000) : ms(1, 4), [this, index, send] {
     Agent& agent = *agents_[index];
@@ -96,10 +112,11 @@ void World::send_chunk(std::size_t index, const SendChunk& send) {
     const auto link = links_.find(send.channel.session);
     ProducerActions out;
     if (link == links_.end() || !link->second->channels.contains(send.channel.number)) {
-      agent.producer->chunk_sent(send.chunk, Error{Code::kUnavailable, "channel is down"}, now(), out);
+      agent.witness->reported(send.chunk);
+      agent.producer->chunk_sent(send.chunk, Error{Code::kUnavailable, "channel is down"}, clock(index), out);
     } else {
       chunk_message(link->second, index, send, value);
-      agent.producer->chunk_packed(send.chunk, now(), out);
+      agent.producer->chunk_packed(send.chunk, clock(index), out);
     }
     act(index, std::move(out));
   });
@@ -142,7 +159,8 @@ void World::chunk_message(const std::shared_ptr<Link>& link, std::size_t produce
     }
     ProducerActions out;
     const Status status = up ? ok_status() : Status(Error{Code::kUnavailable, "channel is down"});
-    agents_[producer]->producer->chunk_sent(chunk, status, now(), out);
+    agents_[producer]->witness->reported(chunk);
+    agents_[producer]->producer->chunk_sent(chunk, status, clock(producer), out);
     act(producer, std::move(out));
   };
   at(producer, link->channels[number] - now_, [report] { (*report)(); });
@@ -154,7 +172,7 @@ void World::chunk_comes(const std::shared_ptr<Link>& link, std::uint32_t number,
                         const wire::ChunkHeader& header, std::uint64_t value) {
   const std::size_t index = link->consumer;
   const Result<Judgement> judgement =
-      agents_[index]->consumer->judge({link->id, number}, header, header.stored_bytes, now());
+      agents_[index]->consumer->judge({link->id, number}, header, header.stored_bytes, clock(index));
   if (!judgement.ok()) {
     violation("an honest chunk is refused: " + judgement.error().text());
     return channel_down(link, number);
@@ -168,11 +186,13 @@ void World::chunk_comes(const std::shared_ptr<Link>& link, std::uint32_t number,
     } else if (memory.placing.contains(judgement->slot)) {
       violation("a chunk lands in a slot that is being read");
     } else {
+      memory.digests[judgement->slot] = value;
       memory.staging[judgement->slot] = value;
+      if (chance(faults_.flips_in_staging)) flip(memory.staging[judgement->slot], memory.damaged);
     }
   }
   ConsumerActions out;
-  agent.consumer->chunk_arrived({link->id, number}, now(), out);
+  agent.consumer->chunk_arrived({link->id, number}, clock(index), out);
   act(index, std::move(out));
 }
 
@@ -183,18 +203,7 @@ void World::act(std::size_t index, ConsumerActions actions) {
     agent.witness->sees(action);
     if (act_alike<ConsumerActions>(index, action)) continue;
     if (const auto* reserve = std::get_if<ReserveCapacity>(&action)) {
-      agent.memory.at(reserve->handoff.sequence)->staging.assign(reserve->slots, kGarbage);
-      const bool refuses = chance(faults_.refuses_memory);
-      at(index, ms(0, 2), [this, index, refuses, reserve = *reserve] {
-        ConsumerActions out;
-        if (refuses) {
-          agents_[index]->consumer->capacity_refused(reserve.handoff, reserve.attempt,
-                                                     Error{Code::kExhausted, "no blocks"}, now(), out);
-        } else {
-          agents_[index]->consumer->capacity_ready(reserve.handoff, reserve.attempt, now(), out);
-        }
-        act(index, std::move(out));
-      });
+      this->reserve(index, *reserve);
     } else if (const auto* place = std::get_if<PlaceChunk>(&action)) {
       place_chunk(index, *place);
     } else if (const auto* check = std::get_if<Verify>(&action)) {
@@ -216,33 +225,54 @@ void World::act(std::size_t index, ConsumerActions actions) {
   }
 }
 
+void World::reserve(std::size_t index, const ReserveCapacity& wanted) {
+  Memory& memory = *agents_[index]->memory.at(wanted.handoff.sequence);
+  memory.staging.assign(wanted.slots, kGarbage);
+  memory.digests.assign(wanted.slots, kGarbage);
+  at(index, ms(0, 2), [this, index, wanted, refuses = chance(faults_.refuses_memory)] {
+    ConsumerActions out;
+    ConsumerCore& core = *agents_[index]->consumer;
+    if (refuses) {
+      core.capacity_refused(wanted.handoff, wanted.attempt, Error{Code::kExhausted, "no blocks"},
+                            clock(index), out);
+    } else {
+      core.capacity_ready(wanted.handoff, wanted.attempt, clock(index), out);
+    }
+    act(index, std::move(out));
+  });
+}
+
 void World::place_chunk(std::size_t index, const PlaceChunk& place) {
-  const bool corrupt = chance(faults_.corrupt);
-  agents_[index]->memory.at(place.handoff.sequence)->placing.insert(place.slot);
-  at(index, chance(faults_.sticks) ? ms(3000, 12000) : ms(1, 3), [this, index, place, corrupt] {
+  Memory& placed = *agents_[index]->memory.at(place.handoff.sequence);
+  placed.placing.insert(place.slot);
+  const Duration takes = chance(faults_.sticks) ? ms(3000, 12000) : placed.slow ? ms(200, 1500) : ms(1, 3);
+  at(index, takes, [this, index, place] {
     Memory& memory = *agents_[index]->memory.at(place.handoff.sequence);
     memory.placing.erase(place.slot);
+    Status status;
     if (memory.destination_released || memory.staging_released || memory.owned) {
       violation("a chunk is placed into memory that is released or owned");
+    } else if (memory.staging[place.slot] != memory.digests[place.slot]) {
+      status = Error{Code::kCorrupt, "tile"};
     } else {
       memory.destination[place.index] = memory.staging[place.slot];
+      if (chance(faults_.flips_when_placed)) flip(memory.destination[place.index], memory.damaged);
     }
     ConsumerActions out;
-    agents_[index]->consumer->chunk_placed(
-        place, corrupt ? Status(Error{Code::kCorrupt, "tile"}) : ok_status(), now(), out);
+    agents_[index]->consumer->chunk_placed(place, status, clock(index), out);
     act(index, std::move(out));
   });
 }
 
 void World::verify(std::size_t index, const Verify& check) {
-  at(index, ms(1, 4), [this, index, check] {
+  at(index, chance(faults_.sticks) ? ms(3000, 12000) : ms(1, 4), [this, index, check] {
     const Memory& memory = *agents_[index]->memory.at(check.handoff.sequence);
     if (memory.destination_released) violation("released memory is read back");
-    const bool equal = root_of(memory.destination) == check.seal.tile_root && !chance(faults_.corrupt);
+    const bool equal = root_of(memory.destination) == check.seal.tile_root;
     ConsumerActions out;
     agents_[index]->consumer->verified(check.handoff, check.attempt,
-                                       equal ? ok_status() : Status(Error{Code::kCorrupt, "root"}), now(),
-                                       out);
+                                       equal ? ok_status() : Status(Error{Code::kCorrupt, "root"}),
+                                       clock(index), out);
     act(index, std::move(out));
   });
 }
@@ -256,10 +286,14 @@ void World::owned(std::size_t index, const Own& own) {
   if (!memory.placing.empty()) violation("a state is owned while chunks are being placed");
   check_quiet(own.handoff, "a state is owned");
   if (++request.owners > 1) violation("a slot has two owners");
+  if (memory.other_tokens) violation("the state of other tokens is owned");
+  const auto generation = static_cast<std::uint64_t>(own.seal.first_tokens.at(0));
   for (std::uint32_t chunk = 0; chunk < memory.destination.size(); ++chunk) {
-    if (memory.destination[chunk] != right_value(memory.request, chunk))
+    if (memory.destination[chunk] != right_value(memory.request, generation, chunk))
       violation(fmt::format("wrong bytes are owned, chunk {}", chunk));
   }
+  // The worst moment to die: it has answered, and its DONE may not have left.
+  if (chance(faults_.crash)) world_at(ms(0, 3), [this, index] { crash(index); });
   at(index, ms(1, 3000), [this, index, grant = own.destination] {
     agents_[index]->ledger->release(grant);
     agents_[index]->witness->engine_released(grant);
@@ -277,11 +311,15 @@ void World::consumer_ended(std::size_t index, const ConsumerHandoffEnded& ended)
   memory.ended = true;
   --request.legs;
   // The answer comes before the deadline, or as soon after it as quiescing takes.
-  if (now_ > request.deadline + std::chrono::seconds(5) &&
+  if (now_ > request.deadline + agent.clock_lost + std::chrono::seconds(5) &&
       now_ > agent.paused_until + std::chrono::seconds(5))
     violation(fmt::format("an answer ({}) comes late: deadline {} ms, {}", name(ended.kind),
                           request.deadline / std::chrono::milliseconds(1),
                           ended.why.ok() ? "" : ended.why.error().text()));
+  if (ended.kind == TerminalKind::kCorrupt && !memory.damaged)
+    violation("a state is called corrupt that nothing has damaged: " + ended.why.error().detail);
+  if (ended.kind == TerminalKind::kFinished && memory.other_tokens)
+    violation("the answer to other tokens is taken");
   if (ended.destination == Destination::kFreed && !memory.destination_released)
     violation("a freed destination wasn't released");
   if (ended.kind == TerminalKind::kOwned || ended.kind == TerminalKind::kFinished ||
@@ -293,4 +331,4 @@ void World::consumer_ended(std::size_t index, const ConsumerHandoffEnded& ended)
      [this, index, what = memory.request, left = memory.tries_left - 1] { begin_at(index, what, left); });
 }
 
-}  // namespace isthmus::handoff::testing
+}  // namespace isthmus::handoff::sim
