@@ -106,6 +106,13 @@ tsan: configure  ## unit, contract and fault tests under ThreadSanitizer, withou
 	@ninja -C build/tsan -j $(JOBS)
 	@$(PYTHON) tools/run_tests.py --jobs $(JOBS) --only tsan
 
+.PHONY: mutations
+mutations: bootstrap  ## plant bugs in the handoff's cores, see them found; writes docs/mutations.md
+	@$(call configure,mutations)
+	@ninja -C build/mutations -j $(JOBS) mutations
+	@build/mutations/mutations > build/mutations/page.md
+	@cp build/mutations/page.md docs/mutations.md
+
 .PHONY: matrix
 matrix: build  ## KL of every pair of KV forms to its decoder alone, half an hour; writes docs and records
 	@cd $(RELEASE)/tests/crossing && ISTHMUS_WRITE_MATRIX=$(CURDIR) \

@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/digest.h"
+#include "handoff/core/planted.h"
 #include "sim/world_parts.h"
 
 namespace isthmus::handoff::sim {
@@ -87,6 +88,7 @@ void World::send_fence(const SendFence& fence) {
     agents_[consumer]->consumer->fence_seen(fence.channel, fence.token, clock(consumer), out);
     act(consumer, std::move(out));
   };
+  if (mutation(Mutation::kFenceOnControl)) return at(consumer, ms(1, 3), arrives);
   send_data(found->second, fence.channel.number, arrives);
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "handoff/core/planted.h"
 
 namespace isthmus::handoff {
 namespace {
@@ -92,6 +93,10 @@ Result<wire::HandoffId> ConsumerCore::begin(Begin begin, Instant now, ConsumerAc
   entry.address = {{options_.incarnation, sequence}, 1, 0};
   entry.opened_at = now;
   entry.state_end = now + options_.timings.open_max;
+  if (mutation(Mutation::kReserveBeforeAdmission)) {
+    const Result<GrantId> early = ledger_->grant(Category::kIncoming, entry.begin.destination);
+    if (early.ok()) entry.peak.destination = *early;
+  }
   send_open(entry, now, out);
   arm(entry);
   return entry.address.handoff;
@@ -267,6 +272,7 @@ bool ConsumerCore::try_reserve(Entry& entry, ConsumerActions& out) {
   const std::uint64_t wanted = std::min(options_.slots, entry.plan->chunk_count);
   const auto slots =
       static_cast<std::uint32_t>(std::clamp<std::uint64_t>(ledger_->free_staging() / slot_bytes, 1, wanted));
+  if (mutation(Mutation::kReserveBeforeAdmission)) ledger_->release(std::exchange(entry.peak.destination, 0));
   const Result<Ledger::Peak> peak =
       ledger_->grant_peak(entry.begin.destination, slots * slot_bytes, entry.begin.deadline);
   if (!peak.ok()) return false;
@@ -332,7 +338,7 @@ bool ConsumerCore::end_if_late(Entry& entry, Instant now, ConsumerActions& out) 
   if (now >= entry.begin.deadline) {
     end(entry, TerminalKind::kTimedOut, Error{Code::kDeadlineExceeded, late("the request's deadline passed")},
         Tell::kCancel, now, out);
-  } else if (leased && now >= entry.lease_end) {
+  } else if (leased && now >= entry.lease_end && !mutation(Mutation::kLeaseIgnored)) {
     end(entry, TerminalKind::kExpired, Error{Code::kAborted, late("the lease ran out")}, Tell::kAbort, now,
         out);
   } else if (now >= entry.state_end) {
@@ -381,7 +387,9 @@ ConsumerCore::Entry* ConsumerCore::find(std::uint64_t sequence) {
 
 ConsumerCore::Entry* ConsumerCore::find(const wire::HandoffId& handoff, std::uint32_t attempt) {
   Entry* entry = handoff.consumer == options_.incarnation ? find(handoff.sequence) : nullptr;
-  return entry != nullptr && entry->address.attempt == attempt ? entry : nullptr;
+  const bool counts =
+      entry != nullptr && (entry->address.attempt == attempt || mutation(Mutation::kAttemptIgnored));
+  return counts ? entry : nullptr;
 }
 
 void ConsumerCore::move(Entry& entry, ConsumerState to, std::string_view cause, Instant state_end) {
@@ -394,7 +402,8 @@ void ConsumerCore::move(Entry& entry, ConsumerState to, std::string_view cause, 
 void ConsumerCore::arm(Entry& entry) {
   Instant next = std::min(entry.state_end, entry.resend_at);
   if (entry.state < ConsumerState::kOwned) {
-    next = std::min({next, entry.begin.deadline, entry.renew_at, entry.seal ? kFarFuture : entry.lease_end});
+    const bool leased = !entry.seal && !mutation(Mutation::kLeaseIgnored);
+    next = std::min({next, entry.begin.deadline, entry.renew_at, leased ? entry.lease_end : kFarFuture});
   }
   deadlines_.arm(entry.address.handoff.sequence, next);
 }

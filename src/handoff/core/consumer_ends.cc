@@ -6,11 +6,13 @@
 
 #include "base/check.h"
 #include "handoff/core/consumer.h"
+#include "handoff/core/planted.h"
 
 namespace isthmus::handoff {
 
 void ConsumerCore::own(Entry& entry, Instant now, ConsumerActions& out) {
-  ISTHMUS_CHECK(entry.seal && entry.unquiet.empty() && !has_work_in_flight(entry) &&
+  const bool quiet = entry.unquiet.empty() || mutation(Mutation::kOwnWithOpenChannel);
+  ISTHMUS_CHECK(entry.seal && quiet && !has_work_in_flight(entry) &&
                 entry.placed_count == entry.plan->chunk_count);
   move(entry, ConsumerState::kOwned, "verified", kFarFuture);
   const Ledger::Peak peak = std::exchange(entry.peak, {});
@@ -44,6 +46,8 @@ void ConsumerCore::end(Entry& entry, TerminalKind kind, Status why, Tell tell, I
   entry.end_why = std::move(why);
   if (kind == TerminalKind::kExhausted)
     entry.retry_after = ledger_->retry_hint(now, options_.timings.capacity_max);
+  if (mutation(Mutation::kReserveBeforeAdmission) && !entry.memory_reserved)
+    ledger_->release(std::exchange(entry.peak.destination, 0));
   move(entry, ConsumerState::kQuiescing, "ended", now + options_.timings.quiesce_max);
   entry.resend_at = kFarFuture;
   arm(entry);
@@ -59,7 +63,8 @@ bool ConsumerCore::has_work_in_flight(const Entry& entry) const {
 // Nothing may be freed before every channel is fenced or closed, and every placement and read-back has
 // reported.
 void ConsumerCore::settle(Entry& entry, ConsumerActions& out) {
-  if (has_work_in_flight(entry) || !entry.unquiet.empty()) return;
+  const bool quiet = !has_work_in_flight(entry) && entry.unquiet.empty();
+  if (!quiet && !mutation(Mutation::kFailureBeforeQuiet)) return;
   if (entry.state == ConsumerState::kQuiescing) {
     const Destination destination = entry.memory_reserved ? Destination::kFreed : Destination::kNone;
     free_memory(entry, out);
@@ -114,6 +119,11 @@ void ConsumerCore::on_quiesce_timeout(Entry& entry, Instant now, ConsumerActions
     }
     if (Entry* left = find(sequence)) settle(*left, out);
     return;
+  }
+  if (mutation(Mutation::kQuarantineFrees)) {
+    free_memory(entry, out);
+    give_terminal(entry, Destination::kFreed, out);
+    return close(entry, "quiet");
   }
   move(entry, ConsumerState::kQuarantined, "not quiet in time", kFarFuture);
   ++quarantined_;

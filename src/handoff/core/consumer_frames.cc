@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "handoff/core/consumer.h"
+#include "handoff/core/planted.h"
 
 namespace isthmus::handoff {
 
@@ -103,8 +104,9 @@ void ConsumerCore::on_plan(Entry& entry, const wire::Plan& plan, Instant now, Co
   // The lease counts from the sending of OPEN. After a promise that is long ago: the first RENEWED tells, and
   // until then the states' own deadlines bound the wait.
   const bool promised = entry.state == ConsumerState::kPromised;
+  const Instant asked = mutation(Mutation::kLeaseFromReceipt) ? now : entry.opened_at;
   entry.lease_end =
-      promised ? kFarFuture : entry.opened_at + wire::from_ms(plan.lease_ms) - options_.timings.lease_margin;
+      promised ? kFarFuture : asked + wire::from_ms(plan.lease_ms) - options_.timings.lease_margin;
   entry.renew_at = promised ? now : now + options_.timings.renew_interval;
   move(entry, ConsumerState::kPlanning, "plan", now + options_.timings.plan_max);
   arm(entry);
@@ -137,8 +139,8 @@ void ConsumerCore::on_renewed(SessionId session, const wire::Renewed& renewed, I
           Tell::kAbort, now, out);
       continue;
     }
-    const Instant lease_end =
-        entry->renew_sent + wire::from_ms(item.lease_ms) - options_.timings.lease_margin;
+    const Instant asked = mutation(Mutation::kLeaseFromReceipt) ? now : entry->renew_sent;
+    const Instant lease_end = asked + wire::from_ms(item.lease_ms) - options_.timings.lease_margin;
     if (entry->lease_end == kFarFuture && entry->state == ConsumerState::kReceiving)
       entry->state_end = kFarFuture;
     entry->lease_end = entry->lease_end == kFarFuture ? lease_end : std::max(entry->lease_end, lease_end);
@@ -173,7 +175,8 @@ void ConsumerCore::grant_credit(Entry& entry, bool repeat, ConsumerActions& out)
   const std::uint32_t before = entry.granted;
   while (entry.granted < entry.plan->chunk_count) {
     Slot& slot = entry.slots[entry.granted % entry.slots.size()];
-    if (slot.use != SlotUse::kFree) break;
+    const bool leaving = slot.use == SlotUse::kPlacing && mutation(Mutation::kSlotFreeWhilePlacing);
+    if (slot.use != SlotUse::kFree && !leaving) break;
     slot = {SlotUse::kGranted, entry.address.generation, entry.granted, {}};
     ++entry.granted;
   }
@@ -206,8 +209,11 @@ Result<Judgement> ConsumerCore::judge(ChannelId channel, const wire::ChunkHeader
   if (entry != nullptr && entry->producer != session->second.incarnation) {
     return refuse(fmt::format("handoff {} isn't with '{}'", address.handoff.text(), session->second.name));
   }
-  if (entry != nullptr && entry->state == ConsumerState::kReceiving &&
-      address.attempt == entry->address.attempt && address.generation == entry->address.generation) {
+  const auto is_current = [&](const wire::Address& own) {
+    return address.attempt == own.attempt &&
+           (address.generation == own.generation || mutation(Mutation::kOldGenerationCounts));
+  };
+  if (entry != nullptr && entry->state == ConsumerState::kReceiving && is_current(entry->address)) {
     ISTHMUS_TRY(const Judgement judgement, judge_current(*entry, channel, header));
     landing_[channel] = {address.handoff.sequence, judgement.slot, judgement.place};
     return judgement;
@@ -236,8 +242,9 @@ Result<Judgement> ConsumerCore::judge_current(Entry& entry, ChannelId channel,
   Judgement judgement{true,       header.address.handoff, header.address.attempt, header.index,
                       slot_index, header.stored_bytes};
   Slot& slot = entry.slots[slot_index];
-  const bool expected = slot.use == SlotUse::kGranted && slot.index == header.index &&
-                        slot.generation == header.address.generation;
+  const bool expected =
+      slot.use == SlotUse::kGranted && slot.index == header.index &&
+      (slot.generation == header.address.generation || mutation(Mutation::kOldGenerationCounts));
   if (!expected) {  // A repeated chunk: the first one counts.
     judgement.place = false;
     return judgement;
@@ -331,7 +338,7 @@ Status ConsumerCore::check_seal(const Entry& entry, const wire::Seal& seal) cons
                  fmt::format("SEAL is of tokens [{}, {}), not [{}, {})", seal.tokens.begin, seal.tokens.end,
                              entry.begin.wanted.begin, entry.begin.wanted.end)};
   }
-  if (seal.token_digest != entry.begin.token_digest) {
+  if (seal.token_digest != entry.begin.token_digest && !mutation(Mutation::kTokenDigestNotCompared)) {
     return Error{Code::kIncompatible,
                  fmt::format("the sealed state is of other tokens: chain {} isn't the own {}",
                              seal.token_digest.hex(), entry.begin.token_digest.hex())};
@@ -359,9 +366,8 @@ void ConsumerCore::on_seal(Entry& entry, const wire::Seal& seal, Instant now, Co
 // The state may be read back once all has come, and nothing can come any more: sealed, placed, every channel
 // fenced.
 void ConsumerCore::maybe_verify(Entry& entry, Instant now, ConsumerActions& out) {
-  if (entry.state != ConsumerState::kReceiving || !entry.seal || !entry.unquiet.empty() ||
-      has_work_in_flight(entry))
-    return;
+  const bool quiet = entry.unquiet.empty() || mutation(Mutation::kOwnWithOpenChannel);
+  if (entry.state != ConsumerState::kReceiving || !entry.seal || !quiet || has_work_in_flight(entry)) return;
   if (entry.placed_count < entry.plan->chunk_count) {
     const std::string detail = fmt::format("sealed and fenced with {} of {} chunks here", entry.placed_count,
                                            entry.plan->chunk_count);
@@ -380,7 +386,7 @@ void ConsumerCore::verified(const wire::HandoffId& handoff, std::uint32_t attemp
   if (entry == nullptr || !entry->verifying) return;
   entry->verifying = false;
   if (entry->state != ConsumerState::kVerifying) return settle(*entry, out);
-  if (!status.ok()) {
+  if (!status.ok() && !mutation(Mutation::kRootNotCompared)) {
     const auto kind = terminal_kind(status.code());
     return end(*entry, kind, std::move(status), Tell::kAbort, now, out);
   }

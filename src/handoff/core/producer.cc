@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "handoff/core/planted.h"
 
 namespace isthmus::handoff {
 ProducerCore::ProducerCore(ProducerOptions options, Ledger* ledger)
@@ -100,16 +101,19 @@ void ProducerCore::preempted(const Id128& reservation, Instant now, ProducerActi
   Entry* entry = find(reservation);
   if (entry == nullptr || entry->state == ProducerState::kPromised) return;
   // The pages change from here on. What was sealed was read before and stands under its own generation.
-  ++entry->generation;
+  if (!mutation(Mutation::kPreemptionKeepsGeneration)) ++entry->generation;
   entry->watermark = entry->spec.tokens.begin;
   entry->result.reset();
   if (entry->state != ProducerState::kOpened && entry->state != ProducerState::kGrowing) return;
   Attempt& attempt = *entry->attempt;
-  attempt.slots = attempt.granted = attempt.next_chunk = 0;
+  const bool credit_survives = mutation(Mutation::kCreditSurvivesRestart);
+  if (!credit_survives) attempt.slots = attempt.granted = 0;
+  attempt.next_chunk = 0;
   attempt.placed = 0;
   attempt.progress_renewed = 0;
   attempt.seal_asked = false;
-  if (entry->state == ProducerState::kGrowing) move(*entry, ProducerState::kOpened, "preempted");
+  if (entry->state == ProducerState::kGrowing && !credit_survives)
+    move(*entry, ProducerState::kOpened, "preempted");
   if (attempt.plan) out.push_back(SendFrame{attempt.session, wire::Restart{address_of(*entry)}});
   arm(*entry);
   (void)now;
@@ -161,8 +165,8 @@ void ProducerCore::end_life(const Id128& incarnation, Instant now, ProducerActio
     // A dead consumer may have owned a sealed state and answered with it: the slot isn't given twice.
     if (entry != nullptr && entry->state == ProducerState::kSealed) {
       end_attempt(*entry,
-                  {TerminalKind::kPeerLost, Error{Code::kUnavailable, "the consumer has restarted"}, true,
-                   false, "ended"},
+                  {TerminalKind::kPeerLost, Error{Code::kUnavailable, "the consumer has restarted"},
+                   !mutation(Mutation::kRestartFreesSealedSlot), false, "ended"},
                   now, out);
     }
   }

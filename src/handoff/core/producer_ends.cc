@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "handoff/core/planted.h"
 #include "handoff/core/producer.h"
 
 namespace isthmus::handoff {
@@ -146,7 +147,9 @@ void ProducerCore::settle(Entry& entry, Instant now, ProducerActions& out) {
   if (!entry.attempt || entry.state == ProducerState::kOpened || entry.state == ProducerState::kGrowing)
     return;
   maybe_fence(entry, out);
-  if (!entry.attempt->sending.empty()) return;
+  const bool skips = mutation(entry.attempt->end.cause == "done" ? Mutation::kDoneSkipsQuiesce
+                                                                 : Mutation::kAbortSkipsQuiesce);
+  if (!entry.attempt->sending.empty() && !skips) return;
   if (entry.state == ProducerState::kQuarantined) return release(entry, "quiet", out);
   if (entry.state != ProducerState::kQuiescing) return;
   const std::optional<End> reservation_end = close_attempt(entry, now, out);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "handoff/core/planted.h"
 #include "handoff/core/producer.h"
 
 namespace isthmus::handoff {
@@ -332,8 +333,9 @@ void ProducerCore::fence_channels(SessionId session, const wire::Address& addres
 void ProducerCore::pump(Entry& entry, Instant now, ProducerActions& out) {
   if (entry.state == ProducerState::kGrowing) {
     Attempt& attempt = *entry.attempt;
+    const std::uint32_t partial = mutation(Mutation::kWatermarkInPartialTile) ? 1 : 0;
     const std::uint32_t stable =
-        std::min(attempt.plan->chunks_below(entry.watermark), attempt.plan->chunk_count);
+        std::min(attempt.plan->chunks_below(entry.watermark) + partial, attempt.plan->chunk_count);
     for (const std::uint32_t end = std::min(attempt.granted, stable); attempt.next_chunk < end;
          ++attempt.next_chunk) {
       const std::uint32_t index = attempt.next_chunk;
@@ -381,7 +383,7 @@ void ProducerCore::maybe_seal(Entry& entry, Instant now, ProducerActions& out) {
   if (!open || !entry.result || !entry.attempt->plan) return;
   if (entry.result->finish != wire::FinishState::kNone) {
     // A process that was stopped may hear this before its tick: the lease's end is the tick's.
-    if (now < entry.lease_end) send_seal(entry, {}, now, out);
+    if (now < entry.lease_end || mutation(Mutation::kSealWithoutR5)) send_seal(entry, {}, now, out);
     return;
   }
   Attempt& attempt = *entry.attempt;
@@ -400,8 +402,10 @@ void ProducerCore::seal_ready(const wire::HandoffId& handoff, std::uint32_t atte
   Entry* entry = find(handoff, attempt);
   if (entry == nullptr || entry->state != ProducerState::kGrowing || !entry->attempt->seal_asked) return;
   // After the last read of the pages: were they this generation's, and ours, all the while?
-  if (generation != entry->generation || !entry->result) return;
-  if (now >= entry->lease_end) return on_due(*entry, now, out);
+  if (!mutation(Mutation::kSealWithoutR5)) {
+    if (generation != entry->generation || !entry->result) return;
+    if (now >= entry->lease_end) return on_due(*entry, now, out);
+  }
   send_seal(*entry, tile_root, now, out);
 }
 
@@ -444,7 +448,8 @@ void ProducerCore::on_done(SessionId session, const wire::Done& done, Instant no
   entry->attempt->reply = wire::ReleaseOutcome::kDone;
   entry->attempt->end_address = done.address;
   end_attempt(*entry,
-              {finished ? TerminalKind::kFinished : TerminalKind::kDone, ok_status(), true, false, "done"},
+              {finished ? TerminalKind::kFinished : TerminalKind::kDone, ok_status(),
+               !mutation(Mutation::kDoneKeepsReservation), false, "done"},
               now, out);
 }
 
@@ -525,7 +530,7 @@ wire::Renewed::Item ProducerCore::renew_one(const wire::Renewal& item, SessionId
         (entry->state == ProducerState::kGrowing && attempt.sending.empty() &&
          (attempt.granted > attempt.next_chunk || attempt.next_chunk == attempt.plan->chunk_count));
     const std::uint64_t progress = std::uint64_t{attempt.next_chunk} + attempt.granted + attempt.placed;
-    if (ours || progress > attempt.progress_renewed) {
+    if (ours || progress > attempt.progress_renewed || mutation(Mutation::kRenewWithoutProgress)) {
       attempt.progress_renewed = progress;
       entry->lease_end = lease_until(*entry, now);
       arm(*entry);
