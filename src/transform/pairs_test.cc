@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "transform/ranks.h"
 #include "transform/test_ranks.h"
 #include "transform/test_state.h"
 
@@ -24,21 +25,21 @@ namespace {
 constexpr std::array<std::uint32_t, 4> kHeads{1, 2, 8, 10};
 constexpr std::array<std::uint32_t, 5> kBlocks{1, 16, 32, 64, 128};
 constexpr std::array<std::uint64_t, 5> kTokens{1, 15, 16, 17, 1000};
-struct Degrees {
-  TestDegrees from, to;
+struct Ends {
+  Degrees from, to;
 };
 // The same six for tensor and for pipeline ranks.
-constexpr std::array<Degrees, 11> kDegrees{{{{1, 1}, {1, 1}},
-                                            {{1, 1}, {2, 1}},
-                                            {{2, 1}, {1, 1}},
-                                            {{3, 1}, {2, 1}},
-                                            {{4, 1}, {8, 1}},
-                                            {{8, 1}, {3, 1}},
-                                            {{1, 1}, {1, 2}},
-                                            {{1, 2}, {1, 1}},
-                                            {{1, 3}, {1, 2}},
-                                            {{1, 4}, {1, 8}},
-                                            {{1, 8}, {1, 3}}}};
+constexpr std::array<Ends, 11> kDegrees{{{{1, 1}, {1, 1}},
+                                         {{1, 1}, {2, 1}},
+                                         {{2, 1}, {1, 1}},
+                                         {{3, 1}, {2, 1}},
+                                         {{4, 1}, {8, 1}},
+                                         {{8, 1}, {3, 1}},
+                                         {{1, 1}, {1, 2}},
+                                         {{1, 2}, {1, 1}},
+                                         {{1, 3}, {1, 2}},
+                                         {{1, 4}, {1, 8}},
+                                         {{1, 8}, {1, 3}}}};
 
 // Indices into the values above; the storages' into catalogue().
 enum Parameter : std::size_t {
@@ -68,7 +69,7 @@ std::string kind_of(const kv::Storage& storage) {
 }
 
 std::string text(const Case& one) {
-  const Degrees& degrees = kDegrees[one[kRanks]];
+  const Ends& degrees = kDegrees[one[kRanks]];
   const auto block = [&](std::size_t storage, std::size_t index) {
     return kv::catalogue()[storage].block_tokens == 0 ? std::string("rows")
                                                       : fmt::format("{}", kBlocks[index]);
@@ -80,11 +81,11 @@ std::string text(const Case& one) {
                      block(one[kTarget], one[kTargetBlock]), kTokens[one[kTokenCount]]);
 }
 
-Result<kv::Descriptor> end_of(const kv::Storage& storage, const TestShape& shape, TestDegrees degrees,
+Result<kv::Descriptor> end_of(const kv::Storage& storage, const TestShape& shape, Degrees degrees,
                               std::uint32_t block) {
   kv::Descriptor made = test_identity();
   ISTHMUS_TRY(add_group(made, storage, shape, block));
-  ISTHMUS_TRY(add_ranks(made, degrees));
+  ISTHMUS_TRY(split_ranks(made, degrees));
   ISTHMUS_TRY(made.validate());
   return made;
 }
@@ -113,7 +114,7 @@ Result<Built> build(const Case& one) {
     const auto is_584 = [](const kv::Storage& storage) { return storage.name == "vllm:mla_fp8_584"; };
     shape.latent_dim = is_584(from) || is_584(to) ? 448 : 512;
   }
-  const Degrees& degrees = kDegrees[one[kRanks]];
+  const Ends& degrees = kDegrees[one[kRanks]];
   shape.layers = std::max({shape.layers, degrees.from.pipeline, degrees.to.pipeline});
   auto source = end_of(from, shape, degrees.from, kBlocks[one[kSourceBlock]]);
   if (!source.ok()) return invalid(fmt::format("source {}: {}", from.name, source.error().text()));
@@ -298,7 +299,7 @@ TEST(Pairs, ACoverOfAllPairsOfValuesCrosses) {
 
 // Every pair of storages, ranks, heads and token counts; block sizes in turn, so that each two of them occur
 // for each two storages. In parts, for several processors: `make pairs`.
-constexpr std::size_t kShards = 8;
+constexpr std::size_t kShards = 40;
 class EveryPair : public testing::TestWithParam<std::size_t> {};
 
 TEST_P(EveryPair, DISABLED_Crosses) {

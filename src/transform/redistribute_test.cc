@@ -10,6 +10,7 @@
 #include <map>
 #include <set>
 
+#include "transform/ranks.h"
 #include "transform/test_ranks.h"
 #include "transform/test_state.h"
 
@@ -51,11 +52,11 @@ struct Crossing {
   TestRanks from, to, expected;
 };
 
-kv::Descriptor describe(const char* storage, const TestShape& shape, TestDegrees degrees,
+kv::Descriptor describe(const char* storage, const TestShape& shape, Degrees degrees,
                         std::uint32_t block = 0) {
   kv::Descriptor made = test_identity();
   EXPECT_TRUE(add_group(made, **kv::find_storage(storage), shape, block).ok());
-  EXPECT_TRUE(add_ranks(made, degrees).ok());
+  EXPECT_TRUE(split_ranks(made, degrees).ok());
   const Status valid = made.validate();
   EXPECT_TRUE(valid.ok()) << (valid.ok() ? "" : valid.error().text());
   return made;
@@ -82,10 +83,10 @@ TEST(Redistribute, TensorRanksThatDontDivideEachOther) {
 }
 
 TEST(Redistribute, PipelinesAreSplitAnewAlongWithHeads) {
-  for (const auto& [from, to] : {std::pair{TestDegrees{1, 3}, TestDegrees{1, 2}},
-                                 {TestDegrees{1, 4}, TestDegrees{1, 8}},
-                                 {TestDegrees{1, 8}, TestDegrees{1, 3}},
-                                 {TestDegrees{3, 2}, TestDegrees{2, 5}}}) {
+  for (const auto& [from, to] : {std::pair{Degrees{1, 3}, Degrees{1, 2}},
+                                 {Degrees{1, 4}, Degrees{1, 8}},
+                                 {Degrees{1, 8}, Degrees{1, 3}},
+                                 {Degrees{3, 2}, Degrees{2, 5}}}) {
     SCOPED_TRACE(fmt::format("{}x{} -> {}x{}", from.tensor, from.pipeline, to.tensor, to.pipeline));
     const TestShape shape{.layers = 9, .heads = 4, .dim = 64};
     expect_crosses(
@@ -180,14 +181,14 @@ TEST(Redistribute, APrefixThatEitherEndHasAlready) {
 }
 
 // Full attention on every third layer, windows of 100 tokens on the others; each end splits them its own way.
-kv::Descriptor mixed(const char* full, const char* windowed, TestDegrees degrees) {
+kv::Descriptor mixed(const char* full, const char* windowed, Degrees degrees) {
   kv::Descriptor made = test_identity();
   EXPECT_TRUE(add_group(made, **kv::find_storage(full), {.layers = 3, .heads = 2}, 0).ok());
   EXPECT_TRUE(
       add_group(made, **kv::find_storage(windowed),
                 {.layers = 6, .heads = 4, .attention = kv::AttentionKind::kSlidingWindow, .window = 100}, 0)
           .ok());
-  EXPECT_TRUE(add_ranks(made, degrees).ok());
+  EXPECT_TRUE(split_ranks(made, degrees).ok());
   EXPECT_TRUE(made.validate().ok());
   return made;
 }
@@ -218,7 +219,7 @@ TEST(Redistribute, ARankNeedntHoldSomethingOfEachGroup) {
 
 TEST(Redistribute, TheRootDoesntDependOnEitherEndsRanks) {
   const TestShape shape{.layers = 4, .heads = 4, .dim = 64};
-  const auto root = [&](TestDegrees from, TestDegrees to, std::uint32_t block) {
+  const auto root = [&](Degrees from, Degrees to, std::uint32_t block) {
     return expect_crosses({describe("vllm:flash_nhd", shape, from, block),
                            describe("openvino:f32", shape, to),
                            {10, 300}})

@@ -67,13 +67,6 @@ void put(std::vector<std::byte>& memory, std::int64_t bit, std::uint32_t bits, s
   std::memcpy(&memory[at], &value, (bits + 7) / 8);
 }
 
-std::vector<std::uint32_t> cuts_of(std::uint32_t total, std::uint32_t ranks) {
-  std::vector<std::uint32_t> cuts{0};
-  for (std::uint32_t rank = 0; rank < ranks; ++rank)
-    cuts.push_back(cuts.back() + total / ranks + (rank < total % ranks ? 1 : 0));
-  return cuts;
-}
-
 }  // namespace
 
 kv::Descriptor test_identity() {
@@ -114,37 +107,6 @@ Status add_group(kv::Descriptor& descriptor, const kv::Storage& storage, const T
     stored.representation.block_tokens = block_tokens;
   descriptor.groups.push_back(std::move(stored.group));
   descriptor.representation.push_back(std::move(stored.representation));
-  return ok_status();
-}
-
-Status add_ranks(kv::Descriptor& descriptor, TestDegrees degrees) {
-  for (std::uint32_t g = 0; g < descriptor.groups.size(); ++g) {
-    const kv::LayerGroup& group = descriptor.groups[g];
-    const std::uint32_t heads = group.components.front().heads;
-    const auto layers = static_cast<std::uint32_t>(group.layers.size());
-    if (heads < degrees.tensor && degrees.tensor % heads != 0) {
-      return Error{Code::kInvalidArgument, fmt::format("{} heads on {} ranks", heads, degrees.tensor)};
-    }
-    if (layers < degrees.pipeline)
-      return Error{Code::kInvalidArgument, fmt::format("{} layers on {} ranks", layers, degrees.pipeline)};
-    const std::uint32_t copies = std::max(1u, degrees.tensor / heads);
-    const bool is_copied = heads < degrees.tensor;
-    const auto layer_cuts = cuts_of(layers, degrees.pipeline);
-    const auto head_cuts = cuts_of(heads, is_copied ? heads : degrees.tensor);
-    for (std::uint32_t l = 0; l < degrees.pipeline; ++l) {
-      for (std::uint32_t t = 0; t < degrees.tensor; ++t) {
-        const std::uint32_t at = is_copied ? t / copies : t;
-        kv::RankBox box{.rank = l * degrees.tensor + t,
-                        .group = g,
-                        .layer_begin = layer_cuts[l],
-                        .layer_end = layer_cuts[l + 1],
-                        .head_begin = head_cuts[at],
-                        .head_end = head_cuts[at + 1]};
-        box.replica = is_copied ? t % copies : 0;
-        descriptor.partition.push_back(box);
-      }
-    }
-  }
   return ok_status();
 }
 

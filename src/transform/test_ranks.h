@@ -16,12 +16,6 @@
 
 namespace isthmus::transform {
 
-// How one end's ranks share a group: tensor ranks take heads, pipeline ranks layers.
-struct TestDegrees {
-  std::uint32_t tensor = 1, pipeline = 1;
-  friend bool operator==(const TestDegrees&, const TestDegrees&) = default;
-};
-
 // A valid descriptor without ranks of one group (or several, appended): `components` as the storage names
 // them.
 struct TestShape {
@@ -34,10 +28,6 @@ kv::Descriptor test_identity();
 // block_tokens 0 keeps the storage's; ignored for rows. Errors: those of kv::represent.
 Status add_group(kv::Descriptor& descriptor, const kv::Storage& storage, const TestShape& shape,
                  std::uint32_t block_tokens);
-// Heads in runs as equal as can be, or one head on tensor / heads ranks each. invalid_argument if neither
-// goes up, or there are fewer layers than pipeline ranks.
-Status add_ranks(kv::Descriptor& descriptor, TestDegrees degrees);
-
 // True if test_decode and test_encode have formulas for the form.
 bool has_formula(const kv::DecodeForm& form);
 // The stored elements of one component, layer and head of a state: any codes, finite scales.
