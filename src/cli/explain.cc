@@ -4,15 +4,18 @@
 
 #include <fmt/format.h>
 
+#include "cli/kv_commands.h"
 #include "cli/qualification_data.h"
 #include "engine/probe/model_facts.h"
 #include "fleet/fleet.h"
+#include "http/json.h"
 #include "kv/catalogue.h"
 
 namespace isthmus::cli {
 namespace {
 
 Result<kv::Descriptor> descriptor_of(const ExplainCommand& command, const std::string& name) {
+  if (is_kvs_file(name)) return descriptor_of_file(name);
   ISTHMUS_TRY(const kv::Storage* storage, kv::find_storage(name));
   if (command.model_path.empty()) {
     return kv::plain_descriptor(*storage,
@@ -35,6 +38,30 @@ Result<kv::Policy> policy_of(const ExplainCommand& command) {
   return policy;
 }
 
+json::Value reasons(const std::vector<kv::Reason>& all) {
+  json::Array items;
+  for (const kv::Reason& one : all) {
+    items.push_back(json::object(
+        {{"path", one.path}, {"source", one.source}, {"target", one.target}, {"text", one.text}}));
+  }
+  return items;
+}
+
+std::string to_json(const kv::Verdict& verdict) {
+  json::Array warnings;
+  for (const std::string& warning : verdict.warnings) warnings.emplace_back(warning);
+  return json::object({{"verdict", kv::name(verdict.kind)},
+                       {"exact", verdict.exact},
+                       {"roundings", verdict.roundings},
+                       {"rejects", reasons(verdict.rejects)},
+                       {"redistributions", reasons(verdict.redistributions)},
+                       {"conversions", reasons(verdict.conversions)},
+                       {"warnings", std::move(warnings)},
+                       {"wire", verdict.wire.text()}})
+             .dump() +
+         "\n";
+}
+
 }  // namespace
 
 Result<Explanation> explain(const ExplainCommand& command) {
@@ -43,7 +70,9 @@ Result<Explanation> explain(const ExplainCommand& command) {
   ISTHMUS_TRY(const kv::Policy policy, policy_of(command));
   Explanation explanation;
   explanation.text = kv::explain(source, target, policy);
-  explanation.is_rejected = kv::negotiate(source, target, policy).kind == kv::VerdictKind::kReject;
+  const kv::Verdict verdict = kv::negotiate(source, target, policy);
+  explanation.json = to_json(verdict);
+  explanation.is_rejected = verdict.kind == kv::VerdictKind::kReject;
   return explanation;
 }
 

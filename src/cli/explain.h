@@ -11,6 +11,7 @@ namespace isthmus::cli {
 
 struct Explanation {
   std::string text;
+  std::string json;  // The same as one object.
   bool is_rejected = false;
 };
 // Errors: not_found (unknown storage, with the list; missing file), those of the fleet file and the model

@@ -9,6 +9,7 @@
 #include <map>
 #include <sstream>
 
+#include "cli/kv_options.h"
 #include "cli/version.h"
 
 namespace isthmus::cli {
@@ -28,9 +29,9 @@ constexpr const char* kExitCodes =
     "  2  the command line is wrong\n"
     "  3  cannot start: a file, port, model or child process isn't as needed\n"
     "  4  probe failed: an engine's KV isn't what its descriptor says; it refuses to serve\n"
-    "  5  kv explain: the two storages may not share a state\n"
+    "  5  kv explain, kv convert: the policy forbids it\n"
     "  6  bench --check: a figure misses its bar, or a case failed\n"
-    "  7  fleet check: the file has errors\n"
+    "  7  fleet check: the file has errors; kv verify: damaged; kv diff: not the same state\n"
     "  8  sim: a rule of the protocol was broken\n"
     "\n"
     "isthmus COMMAND --help says more and gives examples.";
@@ -69,7 +70,8 @@ constexpr const char* kExplainExamples =
     "  isthmus kv explain llamacpp:f16 openvino:u8 --policy unqualified\n"
     "  isthmus kv explain llamacpp:f16 openvino:f32 --model m.gguf      with the model's identity and "
     "geometry\n"
-    "  isthmus kv explain llamacpp:f16 openvino:u8 --model m.gguf --fleet fleet.yaml";
+    "  isthmus kv explain llamacpp:f16 openvino:u8 --model m.gguf --fleet fleet.yaml\n"
+    "  isthmus kv explain a.kvs b.kvs --json                            of two files";
 
 constexpr const char* kBenchAbout =
     "Measure the crossing, each figure beside a reference in the same run.\n"
@@ -98,6 +100,7 @@ constexpr const char* kFleetCheckExamples =
 constexpr const char* kInspectExamples =
     "Examples:\n"
     "  isthmus kv inspect http://127.0.0.1:8002\n"
+    "  isthmus kv inspect a.kvs                             whose state a file holds, and which tokens\n"
     "  isthmus kv inspect http://127.0.0.1:8002 --json      the worker's GET /state as it is (spec/state.md)";
 
 constexpr const char* kTopExamples =
@@ -223,8 +226,10 @@ void add_router(CLI::App& app, RouterCommand& router, Texts& texts) {
 }
 
 void add_explain(CLI::App& app, ExplainCommand& explain, Texts& texts) {
-  app.add_option("A", explain.source, "Storage of the prefill engine: llamacpp:f16, ...")->required();
-  app.add_option("B", explain.target, "Storage of the decode engine: openvino:u8, ...")->required();
+  app.add_option("A", explain.source, "Storage of the prefill engine, llamacpp:f16, ..., or a .kvs file")
+      ->required();
+  app.add_option("B", explain.target, "Storage of the decode engine, openvino:u8, ..., or a .kvs file")
+      ->required();
   app.add_option("--policy", texts.explain_policy, "lossless, bounded or unqualified")
       ->check(CLI::IsMember(kExactness))
       ->type_name("POLICY");
@@ -240,6 +245,7 @@ void add_explain(CLI::App& app, ExplainCommand& explain, Texts& texts) {
   app.add_option("--dim", explain.dim, "Elements of one head's row, without --model")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
+  app.add_flag("--json", explain.json, "One JSON object");
   app.footer(kExplainExamples);
 }
 
@@ -268,7 +274,7 @@ void add_fleet_check(CLI::App& app, FleetCheckCommand& check) {
 }
 
 void add_inspect(CLI::App& app, InspectCommand& inspect) {
-  app.add_option("URL", inspect.url, "Of a worker: http://HOST:PORT")->required();
+  app.add_option("WHAT", inspect.target, "A worker, http://HOST:PORT, or a .kvs file")->required();
   app.add_flag("--json", inspect.json, "One JSON object");
   app.footer(kInspectExamples);
 }
@@ -335,6 +341,14 @@ Parsed checked_top(TopCommand top) {
   return {std::move(top), kExitOk, ""};
 }
 
+std::optional<Parsed> checked_kv(KvOptions& options) {
+  std::string error;
+  const KvCommand* kv = options.parsed(error);
+  if (kv == nullptr) return std::nullopt;
+  if (!error.empty()) return Parsed{{}, kExitUsage, fmt::format("isthmus {}\n", error)};
+  return Parsed{*kv, kExitOk, ""};
+}
+
 // CLI11 reports by exceptions, help and version included.
 Parsed parse_with(CLI::App& app, const std::vector<std::string>& arguments) {
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // As CLI11 wants it.
@@ -377,8 +391,9 @@ Parsed parse(const std::vector<std::string>& arguments) {
   CLI::App* explain_app =
       kv_app->add_subcommand("explain", "May two storages share a state, and what changes?");
   add_explain(*explain_app, explain, texts);
-  CLI::App* inspect_app = kv_app->add_subcommand("inspect", "What a live worker holds");
+  CLI::App* inspect_app = kv_app->add_subcommand("inspect", "What a live worker or a file holds");
   add_inspect(*inspect_app, inspect);
+  KvOptions kv_options(*kv_app);
   CLI::App* fleet_app = app.add_subcommand("fleet", "Fleet files");
   fleet_app->require_subcommand(1);
   CLI::App* check_app =
@@ -403,6 +418,7 @@ Parsed parse(const std::vector<std::string>& arguments) {
   if (inspect_app->parsed()) return {std::move(inspect), kExitOk, ""};
   if (top_app->parsed()) return checked_top(std::move(top));
   if (sim_handoff_app->parsed()) return {sim, kExitOk, ""};
+  if (auto kv = checked_kv(kv_options)) return *std::move(kv);
   if (bench_app->parsed()) {
     bench.options.size_bytes = texts.bench_mib << 20;
     return {std::move(bench), kExitOk, ""};

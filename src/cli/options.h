@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bench/bench.h"
+#include "cli/kv_commands.h"
 #include "kv/negotiate.h"
 #include "net/stream.h"
 #include "sim/runs.h"
@@ -21,8 +22,8 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitUsage = 2;        // The command line is wrong.
 inline constexpr int kExitCannotStart = 3;  // A file, port, model or child process isn't as needed.
 inline constexpr int kExitProbeFailed = 4;  // An engine's KV isn't what its descriptor says.
-inline constexpr int kExitRejected = 5;     // `kv explain`: the two storages may not share a state.
-inline constexpr int kExitFindings = 7;     // `fleet check`: the file has errors.
+inline constexpr int kExitRejected = 5;     // `kv explain`, `kv convert`: the policy forbids it.
+inline constexpr int kExitFindings = 7;     // `fleet check`, `kv verify`, `kv diff`: there are findings.
 inline constexpr int kExitBarMissed = 6;    // `bench --check`: a figure misses its bar, or a case failed.
 inline constexpr int kExitViolated = 8;     // `sim`: a rule of the protocol was broken.
 
@@ -51,11 +52,12 @@ struct RouterCommand {
 };
 
 struct ExplainCommand {
-  std::string source, target;              // Names of storages: "llamacpp:f16".
+  std::string source, target;              // Names of storages, "llamacpp:f16", or .kvs files.
   std::string fleet_file;                  // Policy and records; "" for `exactness` and the built-in records.
   std::optional<kv::Exactness> exactness;  // Over the fleet file's.
   std::string model_path;                  // Identity and geometry; "" for the geometry below.
   std::uint32_t layers = 30, heads = 3, dim = 64;  // SmolLM2-135M.
+  bool json = false;
 };
 
 struct BenchCommand {
@@ -72,7 +74,7 @@ struct FleetCheckCommand {
 };
 
 struct InspectCommand {
-  std::string url;
+  std::string target;  // A worker's URL, or a .kvs file.
   bool json = false;
 };
 
@@ -91,7 +93,7 @@ struct SimCommand {
 
 using WorkerCommand = worker::WorkerOptions;
 using Command = std::variant<UpCommand, RouterCommand, WorkerCommand, ExplainCommand, BenchCommand,
-                             FleetCheckCommand, InspectCommand, TopCommand, SimCommand>;
+                             FleetCheckCommand, InspectCommand, TopCommand, SimCommand, KvCommand>;
 
 struct Parsed {
   std::optional<Command> command;  // Nothing if all is said by `text`.

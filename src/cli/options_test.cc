@@ -162,7 +162,7 @@ TEST(Options, FleetCheckInspectAndTopAreRead) {
       std::get<FleetCheckCommand>(*parse({"fleet", "check", "f.yaml", "--live", "--json"}).command);
   EXPECT_EQ(check.fleet_file, "f.yaml");
   EXPECT_TRUE(check.live && check.json);
-  EXPECT_EQ(std::get<InspectCommand>(*parse({"kv", "inspect", "http://a:1"}).command).url, "http://a:1");
+  EXPECT_EQ(std::get<InspectCommand>(*parse({"kv", "inspect", "http://a:1"}).command).target, "http://a:1");
   const auto top = std::get<TopCommand>(
       *parse({"top", "a:1", "b:2", "--fleet", "f", "--router", "r:3", "--interval", "500", "--once"})
            .command);

@@ -100,7 +100,7 @@ int run_router(const RouterCommand& command) {
 int run_explain(const ExplainCommand& command) {
   const auto explanation = explain(command);
   if (!explanation.ok()) return fail("kv explain", explanation.error(), kExitCannotStart);
-  print(explanation->text);
+  print(command.json ? explanation->json : explanation->text);
   return explanation->is_rejected ? kExitRejected : kExitOk;
 }
 
@@ -146,6 +146,7 @@ int run_program(const std::vector<std::string>& arguments, const RunWorker& run_
   if (const auto* inspect = std::get_if<InspectCommand>(&*parsed.command)) return run_inspect(*inspect);
   if (const auto* top = std::get_if<TopCommand>(&*parsed.command)) return run_top(*top);
   if (const auto* sim = std::get_if<SimCommand>(&*parsed.command)) return run_sim(*sim);
+  if (const auto* kv = std::get_if<KvCommand>(&*parsed.command)) return run_kv(*kv);
   return run_explain(std::get<ExplainCommand>(*parsed.command));
 }
 

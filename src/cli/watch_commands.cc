@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "cli/kv_commands.h"
 #include "cli/print.h"
 #include "fleet/fleet.h"
 #include "net/loop.h"
@@ -113,7 +114,8 @@ int run_fleet_check(const FleetCheckCommand& command) {
 }
 
 int run_inspect(const InspectCommand& command) {
-  const auto endpoint = watch::parse_url(command.url);
+  if (is_kvs_file(command.target)) return run_inspect_file(command.target, command.json);
+  const auto endpoint = watch::parse_url(command.target);
   if (!endpoint.ok()) return fail("kv inspect", endpoint.error());
   const watch::Answers answers = watch::fetch_all({{*endpoint, "/state"}}, kAnswerTime);
   if (!answers[0].ok()) return fail("kv inspect", answers[0].error());

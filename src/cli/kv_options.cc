@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// See kv_options.h.
+#include "cli/kv_options.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <map>
+
+namespace isthmus::cli {
+namespace {
+
+const std::map<std::string, kv::Exactness> kExactness = {{"lossless", kv::Exactness::kLossless},
+                                                         {"bounded", kv::Exactness::kBounded},
+                                                         {"unqualified", kv::Exactness::kUnqualified}};
+
+constexpr const char* kSampleExamples =
+    "The same seed gives the same numbers whatever layout, blocks and ranks.\n"
+    "\n"
+    "Examples:\n"
+    "  isthmus kv sample llamacpp:f16 a.kvs\n"
+    "  isthmus kv sample vllm:flash_nhd b.kvs --layers 8 --heads 8 --dim 128 --tokens 100..1300 --ranks 4x2";
+
+constexpr const char* kConvertExamples =
+    "Redistributes and converts as a handoff would, reads back what was placed, writes a new file.\n"
+    "Exit code 5 if the policy forbids it.\n"
+    "\n"
+    "Examples:\n"
+    "  isthmus kv convert a.kvs openvino:u8 b.kvs\n"
+    "  isthmus kv convert a.kvs sglang:page b.kvs --block 16 --ranks 3x1 --policy lossless";
+
+constexpr const char* kVerifyExamples =
+    "Manifest, every header, every tile digest, the root. Exit code 7 if the file is damaged.\n"
+    "\n"
+    "Examples:\n"
+    "  isthmus kv verify a.kvs\n"
+    "  isthmus kv verify a.kvs --json";
+
+constexpr const char* kDiffExamples =
+    "Descriptors line by line, tiles by their digests whatever layout they had, values as f32. Exit code 7\n"
+    "unless both hold the same state.\n"
+    "\n"
+    "Examples:\n"
+    "  isthmus kv diff a.kvs b.kvs\n"
+    "  isthmus kv diff a.kvs b.kvs --json";
+
+constexpr const char* kCatalogueExamples =
+    "Examples:\n"
+    "  isthmus kv catalogue\n"
+    "  isthmus kv catalogue openvino:u8 --json";
+
+// "4x2" or "4".
+bool parse_ranks(const std::string& text, transform::Degrees& degrees) {
+  const char* end = text.data() + text.size();
+  const auto tensor = std::from_chars(text.data(), end, degrees.tensor);
+  if (tensor.ec != std::errc()) return false;
+  if (tensor.ptr == end) return true;
+  if (*tensor.ptr != 'x') return false;
+  const auto pipeline = std::from_chars(tensor.ptr + 1, end, degrees.pipeline);
+  return pipeline.ec == std::errc() && pipeline.ptr == end;
+}
+
+// "300" or "100..400".
+bool parse_tokens(const std::string& text, kv::TokenRange& tokens) {
+  const char* end = text.data() + text.size();
+  const auto first = std::from_chars(text.data(), end, tokens.end);
+  if (first.ec != std::errc()) return false;
+  if (first.ptr == end) {
+    tokens.begin = 0;
+    return tokens.end > 0;
+  }
+  if (end - first.ptr < 3 || first.ptr[0] != '.' || first.ptr[1] != '.') return false;
+  tokens.begin = tokens.end;
+  const auto last = std::from_chars(first.ptr + 2, end, tokens.end);
+  return last.ec == std::errc() && last.ptr == end && tokens.begin < tokens.end;
+}
+
+}  // namespace
+
+KvOptions::KvOptions(CLI::App& kv) {
+  add_convert(kv);
+  add_others(kv);
+  add_sample(kv);
+}
+
+void KvOptions::add_shape(CLI::App& app, const char* target) {
+  app.add_option("STORAGE", command_.storage, fmt::format("{}: one of isthmus kv catalogue", target))
+      ->required();
+  app.add_option("OUT", command_.output, "The file to write")->required();
+  app.add_option("--ranks", ranks_, "Tensor ranks x pipeline ranks")->type_name("TxP")->capture_default_str();
+  app.add_option("--block", command_.block_tokens, "Tokens a block; the storage's usual ones if not given")
+      ->check(CLI::Range(1, 65536))
+      ->type_name("TOKENS");
+  app.add_flag("--json", command_.json, "One JSON object");
+}
+
+void KvOptions::add_convert(CLI::App& kv) {
+  CLI::App* app = kv.add_subcommand("convert", "Write a file's state as another storage keeps it");
+  app->add_option("FILE", command_.input, "A .kvs file")->required();
+  add_shape(*app, "What it becomes");
+  app->add_option("--policy", policy_, "What may change: lossless, bounded, unqualified")
+      ->check(CLI::IsMember(kExactness))
+      ->type_name("POLICY")
+      ->capture_default_str();
+  app->footer(kConvertExamples);
+  apps_.emplace_back(app, KvCommand::What::kConvert);
+}
+
+void KvOptions::add_sample(CLI::App& kv) {
+  CLI::App* app = kv.add_subcommand("sample", "Write a file with a state that isn't any model's");
+  add_shape(*app, "How it is kept");
+  app->add_option("--layers", command_.layers)->check(CLI::Range(1, 1000))->capture_default_str();
+  app->add_option("--heads", command_.heads, "KV heads")->check(CLI::Range(1, 1024))->capture_default_str();
+  app->add_option("--dim", command_.dim, "Elements of one head's row")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app->add_option("--tokens", tokens_, "How many, or which positions")
+      ->type_name("N|B..E")
+      ->capture_default_str();
+  app->add_option("--seed", command_.seed, "Of the numbers")->capture_default_str();
+  app->footer(kSampleExamples);
+  apps_.emplace_back(app, KvCommand::What::kSample);
+}
+
+void KvOptions::add_others(CLI::App& kv) {
+  CLI::App* verify = kv.add_subcommand("verify", "Is a file whole and right?");
+  verify->add_option("FILE", command_.input, "A .kvs file")->required();
+  verify->add_flag("--json", command_.json, "One JSON object");
+  verify->footer(kVerifyExamples);
+  apps_.emplace_back(verify, KvCommand::What::kVerify);
+
+  CLI::App* diff = kv.add_subcommand("diff", "Do two files hold the same state, and where do they differ?");
+  diff->add_option("A", command_.input, "A .kvs file")->required();
+  diff->add_option("B", command_.other, "Another one")->required();
+  diff->add_flag("--json", command_.json, "One JSON object");
+  diff->footer(kDiffExamples);
+  apps_.emplace_back(diff, KvCommand::What::kDiff);
+
+  CLI::App* catalogue = kv.add_subcommand("catalogue", "The storages that are known, with source and layout");
+  catalogue->add_option("STORAGE", command_.storage, "This one only");
+  catalogue->add_flag("--json", command_.json, "A JSON array");
+  catalogue->footer(kCatalogueExamples);
+  apps_.emplace_back(catalogue, KvCommand::What::kCatalogue);
+}
+
+const KvCommand* KvOptions::parsed(std::string& error) {
+  for (const auto& [app, what] : apps_) {
+    if (!app->parsed()) continue;
+    command_.what = what;
+    command_.exactness = kExactness.at(policy_);
+    if (!parse_ranks(ranks_, command_.degrees))
+      error = fmt::format("kv {}: --ranks \"{}\" isn't TENSORxPIPELINE, as 4x2", app->get_name(), ranks_);
+    if (!parse_tokens(tokens_, command_.tokens))
+      error = fmt::format("kv {}: --tokens \"{}\" isn't a number or a range, as 300 or 100..400",
+                          app->get_name(), tokens_);
+    return &command_;
+  }
+  return nullptr;
+}
+
+}  // namespace isthmus::cli

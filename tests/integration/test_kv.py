@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""isthmus kv on files: each command says what is so, by text, JSON and exit code."""
+
+import json
+import subprocess
+
+import pytest
+from conftest import PROGRAM
+
+
+def kv(*arguments):
+    return subprocess.run(
+        [str(PROGRAM), "kv", *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.fixture(name="sample")
+def made_sample(tmp_path):
+    file = tmp_path / "a.kvs"
+    made = kv("sample", "vllm:flash_nhd", file, "--tokens", "10..310", "--heads", 4, "--ranks", "2x1")
+    assert made.returncode == 0, made.stderr
+    assert "2 ranks" in made.stdout and "root " in made.stdout
+    return file
+
+
+def root_of(file):
+    return json.loads(kv("verify", file, "--json").stdout)["root"]
+
+
+def test_a_sample_is_verified_and_inspected(sample):
+    verified = kv("verify", sample)
+    assert verified.returncode == 0 and "whole; " in verified.stdout
+    text = kv("inspect", sample).stdout
+    assert "tokens [10, 310)" in text and "300 tokens" in text and "identity.architecture" in text
+    found = json.loads(kv("inspect", sample, "--json").stdout)
+    assert found["tokens"] == [10, 310] and found["chain"] is None
+    assert found["descriptor"]["groups.0.geometry.layers"] == "0-1"
+
+
+def test_the_same_seed_gives_the_same_root_in_any_storage_of_the_format(sample, tmp_path):
+    other = tmp_path / "b.kvs"
+    options = ["--tokens", "10..310", "--heads", 4, "--block", 16, "--ranks", "8x2"]
+    made = kv("sample", "sglang:page", other, *options)
+    assert made.returncode == 0, made.stderr
+    assert root_of(other) == root_of(sample)
+
+
+def test_a_converted_file_is_the_same_state_and_back_again(sample, tmp_path):
+    there, back = tmp_path / "b.kvs", tmp_path / "c.kvs"
+    made = kv("convert", sample, "vllm:cpu_amx", there, "--ranks", "3x2", "--policy", "lossless", "--json")
+    assert made.returncode == 0, made.stderr
+    assert json.loads(made.stdout)["root"] == root_of(sample)
+    same = kv("diff", sample, there)
+    assert same.returncode == 0 and same.stdout.startswith("the same state")
+    assert kv("convert", there, "vllm:flash_nhd", back, "--ranks", "2x1").returncode == 0
+    first, second = sample.read_bytes(), back.read_bytes()
+    assert first == second
+
+
+def test_a_lossy_conversion_needs_its_policy_and_is_measured(sample, tmp_path):
+    to = tmp_path / "b.kvs"
+    refused = kv("convert", sample, "openvino:u8", to, "--policy", "lossless")
+    assert refused.returncode == 5 and "lossless" in refused.stderr and not to.exists()
+    assert kv("convert", sample, "openvino:u8", to).returncode == 0
+    differs = kv("diff", sample, to, "--json")
+    assert differs.returncode == 7
+    found = json.loads(differs.stdout)
+    assert not found["same_numbers"] and [one["component"] for one in found["numbers"]] == ["k", "v"]
+    assert 0 < found["numbers"][0]["rms"] < 0.02
+
+
+def test_a_damaged_file_is_named_by_its_tile(sample, tmp_path):
+    content = bytearray(sample.read_bytes())
+    content[-5000] ^= 1
+    bad = tmp_path / "bad.kvs"
+    bad.write_bytes(content)
+    found = kv("verify", bad)
+    assert found.returncode == 7
+    assert "layer 1, part v, head 3" in found.stderr and "digest differs" in found.stderr
+    bad.write_bytes(sample.read_bytes()[:-1])
+    found = kv("verify", bad, "--json")
+    assert found.returncode == 7 and "size" in json.loads(found.stdout)["error"]
+    assert kv("verify", tmp_path / "none.kvs").returncode == 3
+
+
+def test_files_and_storages_are_explained(sample):
+    text = kv("explain", sample, sample).stdout
+    assert "direct" in text
+    answer = json.loads(kv("explain", "llamacpp:f16", "openvino:f32", "--json").stdout)
+    assert answer["verdict"] == "redistribute+convert" and answer["exact"]
+    rejected = kv("explain", sample, "openvino:f32", "--json")
+    assert rejected.returncode == 5 and json.loads(rejected.stdout)["rejects"]
+
+
+def test_the_catalogue_is_data(tmp_path):
+    everything = json.loads(kv("catalogue", "--json").stdout)
+    assert len(everything) > 30 and all(one["source"] and one["layout"] for one in everything)
+    one = kv("catalogue", "openvino:u8")
+    assert one.returncode == 0 and "region K per layer" in one.stdout
+    unknown = kv("catalogue", "openvino:u9")
+    assert unknown.returncode == 3 and "openvino:u8" in unknown.stderr
+    assert not list(tmp_path.iterdir())
+
+
+COMMANDS = ["sample", "convert", "verify", "diff", "catalogue", "inspect", "explain"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_examples(command):
+    helped = kv(command, "--help")
+    assert helped.returncode == 0 and f"isthmus kv {command}" in helped.stdout
+
+
+def test_wrong_values_are_said():
+    assert kv("sample", "llamacpp:f16", "x.kvs", "--ranks", "two").returncode == 2
+    assert kv("sample", "llamacpp:f16", "x.kvs", "--tokens", "9..9").returncode == 2
