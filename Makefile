@@ -106,6 +106,12 @@ tsan: configure  ## unit, contract and fault tests under ThreadSanitizer, withou
 	@ninja -C build/tsan -j $(JOBS)
 	@$(PYTHON) tools/run_tests.py --jobs $(JOBS) --only tsan
 
+.PHONY: gcc
+gcc: bootstrap  ## build everything with GCC 12 to build/gcc, and its unit, contract and fault tests
+	@$(call configure,gcc)
+	@ninja -C build/gcc -j $(JOBS)
+	@$(PYTHON) tools/run_tests.py --jobs $(JOBS) --only gcc
+
 .PHONY: mutations
 mutations: bootstrap  ## plant bugs in the handoff's cores, see them found; writes docs/mutations.md
 	@$(call configure,mutations)

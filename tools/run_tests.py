@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs every test suite of built trees, prints one line a suite and at last `N passed, N failed`.
 
-Suites: C++ tests by label in build/release; all but those of the real engines again in build/asan (or build/tsan); pytest
-in tests/python, tests/matrix and tests/integration; the fuzz targets of build/fuzz, half a minute each. A suite that
-cannot run counts as one failure.
+Suites: C++ tests by label in build/release; all but those of the real engines again in build/asan (or in build/tsan, or
+compiled by GCC in build/gcc); pytest in tests/python, tests/matrix and tests/integration; the fuzz targets of
+build/fuzz, half a minute each. A suite that cannot run counts as one failure.
 """
 
 import argparse
@@ -160,11 +160,11 @@ def suites(only, jobs):
     if only in (None, "release"):
         for label in ENGINELESS:
             yield f"release {label}", lambda label=label: run_ctest(release, label, jobs)
-    sanitized = only if only in ("asan", "tsan") else "asan"
-    if only in (None, "asan", "tsan"):
+    tree = only or "asan"
+    if only in (None, "asan", "tsan", "gcc"):
         for label in ENGINELESS:
-            yield f"{sanitized} {label}", lambda label=label: run_ctest(
-                ROOT / "build" / sanitized, label, jobs
+            yield f"{tree} {label}", lambda label=label: run_ctest(
+                ROOT / "build" / tree, label, jobs
             )
     if only in (None, "fuzz"):
         yield "fuzz", lambda: run_fuzz(ROOT / "build/fuzz", jobs)
@@ -180,7 +180,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--only", choices=["release", "asan", "tsan", "fuzz"])
+    parser.add_argument("--only", choices=["release", "asan", "tsan", "gcc", "fuzz"])
     options = parser.parse_args()
     total, table = Count(), []
     for name, run in suites(options.only, options.jobs):

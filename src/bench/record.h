@@ -24,15 +24,16 @@ struct Summary {
 // The median of an even number is the mean of the middle two. Empty samples give nothing.
 std::optional<Summary> summarise(std::vector<double> samples);
 
+// Each member has a default, so that a designated initializer may leave it out without a warning.
 struct Record {
   std::string bench, name, unit;
-  std::optional<Summary> value;
-  std::string reference;  // What the reference is; "" for none.
-  std::optional<Summary> reference_value;
-  std::optional<Bar> bar;
-  std::string failure;  // Why there's no value: the bench failed.
-  std::string not_run;  // Why there's no reference, or no value: what it needs isn't here.
-  std::string note;     // For the table: "binds: place".
+  std::optional<Summary> value = {};
+  std::string reference = {};  // What the reference is; "" for none.
+  std::optional<Summary> reference_value = {};
+  std::optional<Bar> bar = {};
+  std::string failure = {};  // Why there's no value: the bench failed.
+  std::string not_run = {};  // Why there's no reference, or no value: what it needs isn't here.
+  std::string note = {};     // For the table: "binds: place".
 
   std::optional<double> ratio() const;
   // Nothing without a bar, or for what was not run. A bench that failed is not ok.

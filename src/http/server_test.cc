@@ -258,7 +258,9 @@ TEST_F(ServerTest, ASlowReaderIsDisconnectedAtTheBufferBound) {
     EXPECT_FALSE(told);  // Never from within write().
     bool turned = false;
     loop_.post([&] { turned = true; });
-    if (exchange->connected()) ASSERT_TRUE(until([&] { return turned; }));
+    if (exchange->connected()) {
+      ASSERT_TRUE(until([&] { return turned; }));
+    }
   }
   ASSERT_TRUE(until([&] { return told; }));
   EXPECT_GE(written, 100'000u);
@@ -373,7 +375,9 @@ TEST(Reader, AMessageIsTheSameHoweverItsBytesAreSplit) {
     std::string in = text.substr(0, first);
     ASSERT_TRUE(reader->feed(in).ok());
     in += text.substr(first);
-    if (!reader->done()) ASSERT_TRUE(reader->feed(in).ok());
+    if (!reader->done()) {
+      ASSERT_TRUE(reader->feed(in).ok());
+    }
     ASSERT_TRUE(reader->done()) << first;
     EXPECT_EQ(reader->target, "/p?q");
     EXPECT_EQ(reader->headers.size(), 2u);

@@ -293,8 +293,8 @@ TEST_P(EachStorage, MakesAValidDescriptor) {
   EXPECT_FALSE(storage.engine.empty() || storage.version.empty() || storage.source.empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalogue, EachStorage, ::testing::ValuesIn(storage_names()), [](const auto& info) {
-  std::string name = info.param;
+INSTANTIATE_TEST_SUITE_P(Catalogue, EachStorage, ::testing::ValuesIn(storage_names()), [](const auto& each) {
+  std::string name = each.param;
   for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
   return name;
 });

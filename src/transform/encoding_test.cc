@@ -145,7 +145,7 @@ class EveryTarget : public testing::TestWithParam<std::int64_t> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Machine, EveryTarget, testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
-                         [](const auto& info) { return std::string(hwy::TargetName(info.param)); });
+                         [](const auto& each) { return std::string(hwy::TargetName(each.param)); });
 
 TEST_P(EveryTarget, HalfPrecisionCodesAndRoundingsAreTheScalarOnes) {
   const kv::DecodeForm f16 = form_of("llamacpp:f16", 64);

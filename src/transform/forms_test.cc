@@ -193,8 +193,8 @@ TEST_P(EverySource, ArrivesInEveryTargetBitForBitAndTouchesNothingElse) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalogue, EverySource, testing::ValuesIn(storages()), [](const auto& info) {
-  std::string name = info.param;
+INSTANTIATE_TEST_SUITE_P(Catalogue, EverySource, testing::ValuesIn(storages()), [](const auto& each) {
+  std::string name = each.param;
   std::replace(name.begin(), name.end(), ':', '_');
   return name;
 });

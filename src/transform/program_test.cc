@@ -214,8 +214,8 @@ TEST_P(Pairs, EveryElementArrivesAndNothingElseIsTouched) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Catalogue, Pairs, testing::ValuesIn(kPairs),
-                         [](const testing::TestParamInfo<Pair>& info) {
-                           std::string name = fmt::format("{}_to_{}", info.param.source, info.param.target);
+                         [](const testing::TestParamInfo<Pair>& each) {
+                           std::string name = fmt::format("{}_to_{}", each.param.source, each.param.target);
                            std::replace(name.begin(), name.end(), ':', '_');
                            return name;
                          });

@@ -21,8 +21,13 @@ template <std::size_t kBytes>
 using Element = std::conditional_t<kBytes == 1, std::uint8_t,
                                    std::conditional_t<kBytes == 2, std::uint16_t, std::uint32_t>>;
 
+// GCC ignores the attribute on an alias template.
 template <typename T>
-using Vector [[gnu::vector_size(16)]] = T;
+struct VectorOf {
+  using Type [[gnu::vector_size(16)]] = T;
+};
+template <typename T>
+using Vector = typename VectorOf<T>::Type;
 
 // Elements of the first (second) halves of `a` and `b`, alternating.
 template <typename V, std::size_t... kAt>

@@ -151,7 +151,7 @@ TEST(Frames, EachKindComesBackAsItWas) {
     ASSERT_TRUE(back.ok()) << name(frame) << ": " << back.error().text();
     EXPECT_EQ(back->index(), frame.index());
     EXPECT_EQ(*encode(*back), *bytes) << name(frame);
-    if (const Address* sent = address_of(frame)) EXPECT_EQ(*address_of(*back), *sent) << name(frame);
+    EXPECT_EQ(*back, frame) << name(frame);
   }
 }
 
@@ -351,7 +351,8 @@ TEST(Tickets, NoChangedCharacterPasses) {
       if (changed[at] == other) continue;
       changed[at] = other;
       const auto parsed = parse_ticket(changed);
-      if (parsed.ok()) EXPECT_EQ(verify(*parsed, key(1), {"p1", {1, 2}, 0}), TicketFault::kAltered) << at;
+      if (!parsed.ok()) continue;
+      EXPECT_EQ(verify(*parsed, key(1), {"p1", {1, 2}, 0}), TicketFault::kAltered) << at;
     }
     EXPECT_FALSE(parse_ticket(std::string_view(text).substr(0, at)).ok() &&
                  verify(*parse_ticket(std::string_view(text).substr(0, at)), key(1), {"p1", {1, 2}, 0}) ==

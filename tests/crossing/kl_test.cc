@@ -100,7 +100,7 @@ TEST_P(Crossing, EachKindOfDamageIsSeen) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Decoders, Crossing, testing::Values("f32", "u8"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& each) { return std::string(each.param); });
 
 }  // namespace
 }  // namespace isthmus::crossing

@@ -17,8 +17,8 @@ constexpr std::size_t kLengths[] = {3, 31, 32, 33, 255, 256, 257, 511, 512, 513,
 class EveryDecoder : public testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(Formats, EveryDecoder, testing::Values("openvino:f32", "openvino:u8"),
-                         [](const auto& info) {
-                           return std::string(info.param).substr(std::string(info.param).find(':') + 1);
+                         [](const auto& each) {
+                           return std::string(each.param).substr(std::string(each.param).find(':') + 1);
                          });
 
 void expect_handed_over(Duo& duo, std::size_t length, bool stream) {

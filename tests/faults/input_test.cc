@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(
                         400, "invalid_argument: ", "kv_transfer_params"},
                     Bad{"OnFailure", with("kv_transfer_params", R"({"isthmus_on_failure":"pray"})"), 400,
                         "invalid_argument: ", "kv_transfer_params"}),
-    [](const auto& info) { return info.param.name; });
+    [](const auto& each) { return each.param.name; });
 
 TEST_P(EveryBadBody, IsATypedErrorAtBothWorkersAndLeavesNothing) {
   Duo duo;

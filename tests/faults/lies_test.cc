@@ -103,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(
                        for (auto& component : d.groups[0].components) component.dim = 32;
                      },
                      "dim"}),
-    [](const auto& info) { return info.param.name; });
+    [](const auto& each) { return each.param.name; });
 
 TEST_P(EveryMisstatement, OfTheProducerIsRefusedByTheVerdictThatNamesIt) {
   Duo duo("llamacpp:f16", "openvino:f32", [](Node& p, Node&) { p.tap.alter_descriptor = GetParam().tell; });
@@ -150,7 +150,9 @@ TEST(Lies, ATicketWithOneCharacterChangedIsRefusedWhereverItIs) {
 TEST(Lies, ATicketOfTheProducersPastLifeIsRefused) {
   for (const bool was_connected : {false, true}) {
     Duo duo;
-    if (was_connected) EXPECT_TRUE(duo.hand_over(prompt_of(40), kTokens).is_whole());
+    if (was_connected) {
+      EXPECT_TRUE(duo.hand_over(prompt_of(40), kTokens).is_whole());
+    }
     const std::string prompt = prompt_of(300);
     const json::Value transfer = duo.prefill(prompt);
     duo.stop(duo.p());
@@ -288,7 +290,9 @@ TEST_F(Wire, AFlippedBitInAnyControlFrameNeverChangesTheAnswer) {
       bool damaged = false;
       const Answer answer = ask({FrameType::kControl, direction, index, where}, false, &damaged);
       EXPECT_EQ(answer.text(), support::fake_answer(prompt_, kTokens)) << answer.body;
-      if (answer.route().starts_with("recompute")) EXPECT_EQ(failures(*duo_), 1);
+      if (answer.route().starts_with("recompute")) {
+        EXPECT_EQ(failures(*duo_), 1);
+      }
       damages += damaged ? 1 : 0;
     }
     EXPECT_GE(damages, 4);  // HELLO, proof, DATA_HELLO, and what opens the handoff.
@@ -319,7 +323,7 @@ TEST_F(Wire, AFlippedBitInAFramesOwnHeaderIsCaught) {
 class EveryStorage : public testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(Of, EveryStorage, testing::Values("openvino:f32", "openvino:u8"),
-                         [](const auto& info) { return std::string(info.param).substr(9); });
+                         [](const auto& each) { return std::string(each.param).substr(9); });
 
 // Two parts of one layer in the same memory: what is placed last overwrites the other.
 TEST_P(EveryStorage, ADestinationThatDoesNotKeepWhatIsPlacedIsCaught) {

@@ -74,7 +74,7 @@ TEST(LlamaEngine, ExportOfChunksEqualsExportOfTheWholeByteForByte) {
   const auto engine = make();
   const auto sequence = engine->open(200).value();
   std::vector<std::unique_ptr<ExportedKv>> chunks;
-  for (const auto [begin, end] : {std::pair{0u, 64u}, std::pair{64u, 128u}, std::pair{128u, 130u}}) {
+  for (const auto& [begin, end] : {std::pair{0u, 64u}, std::pair{64u, 128u}, std::pair{128u, 130u}}) {
     run(*engine, sequence, std::span(tokens).subspan(begin, end - begin), 0);
     chunks.push_back(engine->kv_source()->export_range(sequence, {begin, end}).value());
     EXPECT_EQ(chunks.back()->binding().first_position, begin);

@@ -70,7 +70,9 @@ TEST(KvMemory, RegionsAreAlignedApartAndZero) {
   }
   for (std::size_t i = 0; i < bases.size(); ++i) {
     EXPECT_TRUE(is_aligned(bases[i], 4096));
-    if (i > 0) EXPECT_GE(bases[i] - bases[i - 1], 5 * 6912);
+    if (i > 0) {
+      EXPECT_GE(bases[i] - bases[i - 1], 5 * 6912);
+    }
     EXPECT_EQ(bases[i][5 * 6912 - 1], std::byte{0});
   }
 }

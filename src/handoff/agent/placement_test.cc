@@ -141,7 +141,7 @@ TEST_P(Placement, WhatIsAcceptedIsWhatWasSealedThoughThePeerWritesAfterTheCheck)
 INSTANTIATE_TEST_SUITE_P(Forms, Placement,
                          ::testing::Values(Forms{"llamacpp:f16", "openvino:f32", true},
                                            Forms{"openvino:f32", "llamacpp:f16", false}),
-                         [](const auto& info) { return std::string(info.param.exact ? "exact" : "lossy"); });
+                         [](const auto& each) { return std::string(each.param.exact ? "exact" : "lossy"); });
 
 }  // namespace
 }  // namespace isthmus::handoff

@@ -184,7 +184,9 @@ TEST_P(Contract, LargeMessagesArriveWholeAndLeaveTheLoopFree) {
   ASSERT_TRUE(until([&] { return b_.payloads.size() == 1 && sent.size() == 1; }));
   EXPECT_TRUE(b_.payloads[0] == large);
   EXPECT_EQ(b_.log[0].size(), longest_control.size() + 2);
-  if (!GetParam().shows_memory) EXPECT_GT(turns, 64);
+  if (!GetParam().shows_memory) {
+    EXPECT_GT(turns, 64);
+  }
 }
 
 TEST_P(Contract, LengthsBeyondTheCapabilitiesAreRefusedAndTheChannelLives) {

@@ -134,7 +134,7 @@ TEST(SeededFaults, AreTheSameForASeedAndAsOftenAsAsked) {
 
 INSTANTIATE_TEST_SUITE_P(Transports, Faulty,
                          ::testing::Values(Inner{"tcp", make_tcp, "127.0.0.1:0"}, Inner{"shm", make_shm, ""}),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& each) { return std::string(each.param.name); });
 
 }  // namespace
 }  // namespace isthmus::transport

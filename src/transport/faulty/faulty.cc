@@ -27,10 +27,10 @@ Fault Faults::next(SentKind kind) {
 std::function<Fault(const SentFrame&)> seeded_faults(std::uint64_t seed, FaultRates rates) {
   return [seed, rates](const SentFrame& frame) {
     double left = uniform_at(seed, static_cast<std::uint64_t>(frame.kind), frame.index);
-    for (const auto [chance, fault] : {std::pair(rates.hold, Fault::kHold),
-                                       {rates.corrupt, Fault::kCorrupt},
-                                       {rates.refuse, Fault::kRefuse},
-                                       {rates.cut, Fault::kCut}}) {
+    for (const auto& [chance, fault] : {std::pair(rates.hold, Fault::kHold),
+                                        {rates.corrupt, Fault::kCorrupt},
+                                        {rates.refuse, Fault::kRefuse},
+                                        {rates.cut, Fault::kCut}}) {
       if (left < chance) return fault;
       left -= chance;
     }

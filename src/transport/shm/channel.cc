@@ -113,14 +113,13 @@ void Connection::set_events(ChannelEvents events) {
   own.on_data = [weak = weak_from_this()](const Received&) {
     const auto self = weak.lock();
     if (!self) return;
-    const auto events = self->events_;  // Keeps the callback while it runs.
-    if (Received shown = std::exchange(self->arriving_, {}); events->on_data)
-      events->on_data(std::move(shown));
+    const auto kept = self->events_;  // Keeps the callback while it runs.
+    if (Received shown = std::exchange(self->arriving_, {}); kept->on_data) kept->on_data(std::move(shown));
   };
   own.on_fence = [weak = weak_from_this()](std::uint64_t token) {
     const auto self = weak.lock();
     if (!self) return;
-    if (const auto events = self->events_; events->on_fence) events->on_fence(token);
+    if (const auto kept = self->events_; kept->on_fence) kept->on_fence(token);
   };
   own.on_closed = [weak = weak_from_this()](const Status& why) {
     if (const auto self = weak.lock()) self->fail(why.error());
