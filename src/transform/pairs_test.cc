@@ -297,8 +297,8 @@ TEST(Pairs, ACoverOfAllPairsOfValuesCrosses) {
   for (const auto& [why, count] : impossible) fmt::print("  {:8} {}\n", count, why);
 }
 
-// Every pair of storages, ranks, heads and token counts; block sizes in turn, so that each two of them occur
-// for each two storages. In parts, for several processors: `make pairs`.
+// Every pair of storages, ranks, heads and token counts (of 1,000 tokens a quarter); block sizes in turn, so
+// that each two of them occur for each two storages. In parts, for several processors: `make pairs`.
 constexpr std::size_t kShards = 40;
 class EveryPair : public testing::TestWithParam<std::size_t> {};
 
@@ -309,9 +309,12 @@ TEST_P(EveryPair, DISABLED_Crosses) {
     for (std::size_t target = 0; target < storages; ++target) {
       for (std::size_t turn = 0; turn < kDegrees.size() * kHeads.size() * kTokens.size(); ++turn) {
         const std::size_t tokens = turn % kTokens.size(), rest = turn / kTokens.size();
+        const std::size_t ranks = rest / kHeads.size(), heads = rest % kHeads.size();
+        // Long states are dear: a quarter of the ranks and heads of each two storages, all in four
+        // neighbours.
+        if (tokens + 1 == kTokens.size() && (ranks + heads + source + target) % 4 != 0) continue;
         // With each number of tokens, 25 values of `rest` in a row give each two block sizes.
-        tally.run({source, target, rest / kHeads.size(), rest % kHeads.size(),
-                   (rest + tokens) % kBlocks.size(),
+        tally.run({source, target, ranks, heads, (rest + tokens) % kBlocks.size(),
                    (rest / kBlocks.size() + rest + 2 * tokens) % kBlocks.size(), tokens});
       }
     }
