@@ -43,8 +43,8 @@ set(ISTHMUS_WARNINGS
   -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wold-style-cast -Wimplicit-fallthrough
   -Werror=return-type -Werror=unused-result)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # GCC 12 sees overflows in vector::resize that aren't there.
-  list(APPEND ISTHMUS_WARNINGS -Wno-stringop-overflow)
+  # GCC 12 sees overflows in vector::resize, and members of a variant's other alternatives, that aren't there.
+  list(APPEND ISTHMUS_WARNINGS -Wno-stringop-overflow -Wno-maybe-uninitialized)
 endif()
 
 # isthmus_library(NAME SOURCES files... [DEPS components...] [PRIVATE_DEPS targets...]
