@@ -60,6 +60,16 @@ std::vector<DecodeForm> plain_kv(Format codes) {
   return {plain("k", codes), plain("v", codes)};
 }
 
+// Codes that the checkpoint's scales give their size; represent() fills them in.
+DecodeForm static_scaled(const char* component, Format codes, const char* recipe) {
+  return {.component = component,
+          .codes = codes,
+          .operation = DecodeOperation::kStaticScaled,
+          .granule_dim = 0,
+          .granule_tokens = 1,
+          .recipe = recipe};
+}
+
 // `node` with k:F and v:F in a region each.
 std::string two_regions(std::string_view node, Format codes) {
   return fmt::format("region K per layer = {0} k:{1}\nregion V per layer = {0} v:{1}", node, name(codes));
@@ -206,6 +216,9 @@ constexpr PlainRow kPlainRows[] = {
      "csrc/attention, key cache [blocks, heads, dim/x, slots, x] with x = 16 bytes",
      "region K per layer = blk head dim/8 slot dim%8 k:f16\nregion V per layer = blk head dim slot v:f16", 16,
      Format::kF16},
+    {"vllm:paged_x_f32", "vllm", "0.2", "csrc/attention, as paged_x with 4 elements of 4 bytes",
+     "region K per layer = blk head dim/4 slot dim%4 k:f32\nregion V per layer = blk head dim slot v:f32", 16,
+     Format::kF32},
     {"vllm:padded_page", "vllm", "0.32.0", "page of fixed size, as hybrid models need",
      "region KV per layer = blk@32768 { slot head dim k:bf16 ; slot head dim v:bf16 }", 16, Format::kBf16},
     {"flashinfer:nhd", "flashinfer", "0.2", "docs, KV layout NHD: paged cache [pages, 2, slots, heads, dim]",
@@ -222,15 +235,43 @@ constexpr PlainRow kPlainRows[] = {
      128, Format::kBf16},
 };
 
+// FP8 caches whose scales are the checkpoint's, one a layer. The CPU backend truncates, CUDA rounds.
+constexpr PlainRow kStaticRows[] = {
+    {"vllm:cpu_vec_fp8", "vllm", "0.32.0", "csrc/cpu/cpu_attn_vec.hpp with kv_cache_dtype fp8_e4m3",
+     "region KV per layer = blk head { dim slot k:e4m3fn ; slot dim v:e4m3fn }", 128, Format::kE4m3fn},
+    {"vllm:cpu_amx_fp8", "vllm", "0.32.0", "csrc/cpu/cpu_attn_amx.hpp with kv_cache_dtype fp8_e4m3",
+     "region KV per layer = blk head { slot/16 dim/2 slot%16 dim%2 k:e4m3fn ; "
+     "dim/16 slot/2 dim%16 slot%2 v:e4m3fn }",
+     128, Format::kE4m3fn},
+    {"vllm:flash_nhd_fp8", "vllm", "0.32.0", "flash_nhd with kv_cache_dtype fp8_e4m3 on CUDA",
+     "region K per layer = blk slot head dim k:e4m3fn\nregion V per layer = blk slot head dim v:e4m3fn", 16,
+     Format::kE4m3fn},
+    {"vllm:flash_nhd_fp8_fnuz", "vllm", "0.32.0", "flash_nhd with kv_cache_dtype fp8_e4m3 on gfx942",
+     "region K per layer = blk slot head dim k:e4m3fnuz\nregion V per layer = blk slot head dim v:e4m3fnuz",
+     16, Format::kE4m3fnuz},
+    {"vllm:paged_x_fp8", "vllm", "0.2", "csrc/attention, as paged_x with 16 elements of one byte",
+     "region K per layer = blk head dim/16 slot dim%16 k:e4m3fn\n"
+     "region V per layer = blk head dim slot v:e4m3fn",
+     16, Format::kE4m3fn},
+};
+
+Storage storage_of(const PlainRow& row, std::vector<DecodeForm> forms) {
+  return {.name = row.name,
+          .engine = row.engine,
+          .version = row.version,
+          .source = row.source,
+          .layout_text = row.layout_text,
+          .block_tokens = row.block_tokens,
+          .forms = std::move(forms)};
+}
+
 void add_others(std::vector<Storage>& rows) {
-  for (const PlainRow& row : kPlainRows) {
-    rows.push_back({.name = row.name,
-                    .engine = row.engine,
-                    .version = row.version,
-                    .source = row.source,
-                    .layout_text = row.layout_text,
-                    .block_tokens = row.block_tokens,
-                    .forms = plain_kv(row.codes)});
+  for (const PlainRow& row : kPlainRows) rows.push_back(storage_of(row, plain_kv(row.codes)));
+  for (const PlainRow& row : kStaticRows) {
+    const bool truncates = std::string_view(row.name).starts_with("vllm:cpu_");
+    const char* recipe = truncates ? "vllm.fp8.truncate" : "vllm.fp8.nearest";
+    rows.push_back(
+        storage_of(row, {static_scaled("k", row.codes, recipe), static_scaled("v", row.codes, recipe)}));
   }
   rows.push_back({.name = "vllm:i8_scales_apart",
                   .engine = "vllm",
@@ -324,7 +365,7 @@ Result<const Storage*> find_storage(std::string_view name) {
   return Error{Code::kNotFound, fmt::format("no KV storage is named \"{:.64}\"; known: {}", name, known)};
 }
 
-Result<StoredGroup> represent(const Storage& storage, LayerGroup group) {
+Result<StoredGroup> represent(const Storage& storage, LayerGroup group, const StaticScales& scales) {
   GroupRepresentation representation{
       .layout_text = storage.layout_text, .block_tokens = storage.block_tokens, .forms = {}};
   if (storage.forms.size() != group.components.size()) {
@@ -342,7 +383,16 @@ Result<StoredGroup> represent(const Storage& storage, LayerGroup group) {
                    fmt::format("storage {} has no component {}", storage.name, component.name)};
     }
     DecodeForm form = *found;
-    if (form.operation != DecodeOperation::kPlain && form.granule_dim == 0) form.granule_dim = component.dim;
+    if (has_stored_scale(form.operation) && form.granule_dim == 0) form.granule_dim = component.dim;
+    if (form.operation == DecodeOperation::kStaticScaled) {
+      const auto given = scales.find(component.name);
+      if (given == scales.end()) {
+        return Error{Code::kIncompatible,
+                     fmt::format("storage {} needs static scales of {}, and there are none", storage.name,
+                                 component.name)};
+      }
+      form.static_scales = given->second;
+    }
     representation.forms.push_back(std::move(form));
     append_transforms(storage, component);
   }
@@ -360,8 +410,10 @@ Result<Descriptor> plain_descriptor(const Storage& storage, const PlainShape& sh
   descriptor.identity.rope_scaling = "none";
   descriptor.weights_recipe = "any";
   LayerGroup group;
+  StaticScales scales;
   for (std::uint32_t layer = 0; layer < shape.layers; ++layer) group.layers.push_back(layer);
   for (const DecodeForm& form : storage.forms) {
+    scales[form.component] = {1};
     Component component;
     component.name = form.component;
     component.heads = shape.heads;
@@ -369,13 +421,14 @@ Result<Descriptor> plain_descriptor(const Storage& storage, const PlainShape& sh
     if (form.component == "k") component.value_transforms = {"rope:interleaved"};
     group.components.push_back(std::move(component));
   }
-  ISTHMUS_TRY(StoredGroup stored, represent(storage, std::move(group)));
+  ISTHMUS_TRY(StoredGroup stored, represent(storage, std::move(group), scales));
   descriptor.groups.push_back(std::move(stored.group));
   descriptor.representation.push_back(std::move(stored.representation));
   RankBox box;
   box.layer_end = shape.layers;
   box.head_end = shape.heads;
   descriptor.partition.push_back(box);
+  descriptor.schema_minor = descriptor.minimum_minor();
   ISTHMUS_TRY(descriptor.validate());
   return descriptor;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,7 +27,8 @@ struct Storage {
   std::string layout_text;  // In the notation, with the parameters of Descriptor::layout.
   std::uint32_t block_tokens =
       0;  // The engine's usual block; 0 for rows. An engine that runs with another says so.
-  std::vector<DecodeForm> forms;  // granule_dim 0 with a scaled operation means the whole row.
+  // granule_dim 0 with stored scales means the whole row; static scales come from the checkpoint.
+  std::vector<DecodeForm> forms;
   std::vector<StoredTransform> transforms = {};
 };
 
@@ -40,12 +42,15 @@ struct StoredGroup {
   LayerGroup group;  // The model's, the storage's value transforms appended to the components'.
   GroupRepresentation representation;
 };
+// Of a checkpoint, by component: what the engine divides by before it stores codes with static scales.
+using StaticScales = std::map<std::string, std::vector<float>>;
 // `group` is as the model has it: components with the transforms that any storage of the engine sees
-// ("rope:…"). incompatible, naming the component, if the storage holds others.
-Result<StoredGroup> represent(const Storage& storage, LayerGroup group);
+// ("rope:…"). incompatible, naming the component, if the storage holds others, or has static scales and the
+// checkpoint gives none: a missing scale isn't 1.
+Result<StoredGroup> represent(const Storage& storage, LayerGroup group, const StaticScales& scales = {});
 
-// A model that isn't there, as `storage` holds it: full attention, one rank, identity and recipe the same for
-// every storage, so that verdicts between two of them are about storage alone.
+// A model that isn't there, as `storage` holds it: full attention, one rank, static scales of 1, identity and
+// recipe the same for every storage, so that verdicts between two of them are about storage alone.
 struct PlainShape {
   std::uint32_t layers = 0, heads = 0, dim = 0;
 };

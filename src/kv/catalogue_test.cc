@@ -2,6 +2,7 @@
 // Every row of the catalogue against a closed formula written by hand, element by element.
 #include "kv/catalogue.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,14 +19,15 @@
 namespace isthmus::kv {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 constexpr std::uint64_t kOpen = 5;  // Blocks or rows of each region.
 
 // l layer, b block, s slot, t row, h head, d element; L layers, N blocks or rows, B slots, H heads, D
-// elements of the component's row, E of the other component's.
+// elements of the component's row, K of k's, V of v's.
 struct At {
-  std::uint64_t l, b, s, t, h, d, L, N, B, H, D, E;
+  std::uint64_t l, b, s, t, h, d, L, N, B, H, D, K, V;
 };
 
 // Bits from the region's base, one formula a part.
@@ -72,8 +74,8 @@ Formulas nhd(std::uint64_t element) {
 Formulas planes(const std::function<std::uint64_t(const At&)>& k,
                 const std::function<std::uint64_t(const At&)>& v) {
   const auto at = [](const At& a, std::uint64_t plane, std::uint64_t inside) {
-    const std::uint64_t size = a.B * a.H * a.D;
-    return byte((a.b * 2 * size + plane * size + inside) * 2);
+    const std::uint64_t rows = a.B * a.H;
+    return byte((a.b * rows * (a.K + a.V) + plane * rows * a.K + inside) * 2);
   };
   return {{"k", [=](const At& a) { return at(a, 0, k(a)); }},
           {"v", [=](const At& a) { return at(a, 1, v(a)); }}};
@@ -81,9 +83,9 @@ Formulas planes(const std::function<std::uint64_t(const At&)>& k,
 
 // One head's k region, then its v region.
 Formulas head_planes(const std::function<std::uint64_t(const At&)>& k,
-                     const std::function<std::uint64_t(const At&)>& v) {
-  const auto at = [](const At& a, std::uint64_t plane, std::uint64_t inside) {
-    return byte((((a.b * a.H + a.h) * 2 + plane) * a.B * a.D + inside) * 2);
+                     const std::function<std::uint64_t(const At&)>& v, std::uint64_t element = 2) {
+  const auto at = [=](const At& a, std::uint64_t plane, std::uint64_t inside) {
+    return byte((((a.b * a.H + a.h) * (a.K + a.V) + plane * a.K) * a.B + inside) * element);
   };
   return {{"k", [=](const At& a) { return at(a, 0, k(a)); }},
           {"v", [=](const At& a) { return at(a, 1, v(a)); }}};
@@ -130,20 +132,31 @@ void add_paged(std::map<std::string, Formulas>& all) {
   const auto slot_dim = [](const At& a) { return a.s * a.D + a.d; };
   all["vllm:packed_k_then_v"] = head_planes(slot_dim, slot_dim);
   all["vllm:packed_per_token"] = {
-      {"k", [=](const At& a) { return byte((record(a) * 2 * a.D + a.d) * 2); }},
-      {"v", [=](const At& a) { return byte((record(a) * 2 * a.D + a.D + a.d) * 2); }}};
-  all["vllm:cpu_vec"] = head_planes([](const At& a) { return a.d * a.B + a.s; }, slot_dim);
-  all["vllm:cpu_amx"] = head_planes(
-      [](const At& a) { return ((a.s / 16 * (a.D / 2) + a.d / 2) * 16 + a.s % 16) * 2 + a.d % 2; },
-      [](const At& a) { return ((a.d / 16 * (a.B / 2) + a.s / 2) * 16 + a.d % 16) * 2 + a.s % 2; });
-  all["vllm:paged_x"] = {
-      {"k",
-       [](const At& a) {
-         return byte(((((a.b * a.H + a.h) * (a.D / 8) + a.d / 8) * a.B + a.s) * 8 + a.d % 8) * 2);
-       }},
-      {"v", [](const At& a) { return byte((((a.b * a.H + a.h) * a.D + a.d) * a.B + a.s) * 2); }}};
+      {"k", [=](const At& a) { return byte((record(a) * (a.K + a.V) + a.d) * 2); }},
+      {"v", [=](const At& a) { return byte((record(a) * (a.K + a.V) + a.K + a.d) * 2); }}};
+  const auto dim_slot = [](const At& a) { return a.d * a.B + a.s; };
+  all["vllm:cpu_vec"] = head_planes(dim_slot, slot_dim);
+  all["vllm:cpu_vec_fp8"] = head_planes(dim_slot, slot_dim, 1);
+  // Tiles of 16 slots, 32 pairs of elements each 32 apart; v: 16 elements, pairs of slots.
+  const auto amx_k = [](const At& a) { return a.s / 16 * 16 * a.D + a.d / 2 * 32 + a.s % 16 * 2 + a.d % 2; };
+  const auto amx_v = [](const At& a) { return a.d / 16 * 16 * a.B + a.s / 2 * 32 + a.d % 16 * 2 + a.s % 2; };
+  all["vllm:cpu_amx"] = head_planes(amx_k, amx_v);
+  all["vllm:cpu_amx_fp8"] = head_planes(amx_k, amx_v, 1);
+  const auto paged_x = [](std::uint64_t x) {
+    const std::uint64_t element = 16 / x;
+    return Formulas{
+        {"k",
+         [=](const At& a) {
+           return byte(((((a.b * a.H + a.h) * (a.D / x) + a.d / x) * a.B + a.s) * x + a.d % x) * element);
+         }},
+        {"v", [=](const At& a) { return byte((((a.b * a.H + a.h) * a.D + a.d) * a.B + a.s) * element); }}};
+  };
+  all["vllm:paged_x"] = paged_x(8);
+  all["vllm:paged_x_f32"] = paged_x(4);
+  all["vllm:paged_x_fp8"] = paged_x(16);
+  all["vllm:flash_nhd_fp8"] = all["vllm:flash_nhd_fp8_fnuz"] = nhd(1);
   const auto in_page = [](const At& a, std::uint64_t plane) {
-    return byte(a.b * 32768 + (plane * a.B * a.H * a.D + (a.s * a.H + a.h) * a.D + a.d) * 2);
+    return byte(a.b * 32768 + (plane * a.B * a.H * a.K + (a.s * a.H + a.h) * a.D + a.d) * 2);
   };
   all["vllm:padded_page"] = {{"k", [=](const At& a) { return in_page(a, 0); }},
                              {"v", [=](const At& a) { return in_page(a, 1); }}};
@@ -152,7 +165,7 @@ void add_paged(std::map<std::string, Formulas>& all) {
   all["flashinfer:nhd"] = planes(nhd_plane, nhd_plane);
   all["flashinfer:hnd"] = planes(hnd_plane, hnd_plane);
   const auto pooled = [=](const At& a, std::uint64_t plane) {
-    return byte((((a.b * a.L + a.l) * 2 + plane) * a.B * a.H * a.D + hnd_plane(a)) * 2);
+    return byte((((a.b * a.L + a.l) * (a.K + a.V) + plane * a.K) * a.B * a.H + hnd_plane(a)) * 2);
   };
   all["tensorrt_llm:paged"] = {{"k", [=](const At& a) { return pooled(a, 0); }},
                                {"v", [=](const At& a) { return pooled(a, 1); }}};
@@ -206,8 +219,26 @@ std::vector<std::string> storage_names() {
   return names;
 }
 
-class EachStorage : public ::testing::TestWithParam<std::string> {
+// One row of the catalogue as one model's; the last two have k and v of unlike sizes.
+struct Row {
+  std::string storage;
+  sample::Shape shape;
+};
+
+std::vector<Row> rows_of_all_shapes() {
+  std::vector<Row> rows;
+  for (const Storage& storage : catalogue()) {
+    rows.push_back({storage.name, {}});
+    if (storage.forms.front().component != "k") continue;
+    rows.push_back({storage.name, {.heads = 2, .k_dim = 192, .v_dim = 128}});
+    rows.push_back({storage.name, {.heads = 1, .k_dim = 32, .v_dim = 96}});
+  }
+  return rows;
+}
+
+class EachStorage : public ::testing::TestWithParam<Row> {
  protected:
+  static Descriptor described() { return sample::descriptor(GetParam().storage, GetParam().shape); }
   // Calls `visit` for each element (or unit) of a part.
   static void for_each_element(const Descriptor& descriptor, const PartLayout& part,
                                const std::function<void(const ElementIndex&)>& visit) {
@@ -231,13 +262,13 @@ class EachStorage : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(EachStorage, LiesWhereItsClosedFormulaSays) {
-  const Descriptor descriptor = sample::descriptor(GetParam());
+  const Descriptor descriptor = described();
   const auto layout = descriptor.layout(0, 0);
   ASSERT_TRUE(layout.ok()) << layout.error().text();
-  ASSERT_TRUE(formulas().contains(GetParam()));
+  ASSERT_TRUE(formulas().contains(GetParam().storage));
   for (const PartLayout& part : layout->parts()) {
-    ASSERT_TRUE(formulas().at(GetParam()).contains(part.part)) << part.part;
-    const auto& formula = formulas().at(GetParam()).at(part.part);
+    ASSERT_TRUE(formulas().at(GetParam().storage).contains(part.part)) << part.part;
+    const auto& formula = formulas().at(GetParam().storage).at(part.part);
     const auto& extent = layout->extents().components.at(part.part.substr(0, part.part.find('.')));
     std::uint64_t wrong = 0;
     for_each_element(descriptor, part, [&](const ElementIndex& i) {
@@ -252,7 +283,8 @@ TEST_P(EachStorage, LiesWhereItsClosedFormulaSays) {
                   .B = layout->extents().block_tokens,
                   .H = extent.heads,
                   .D = extent.dim,
-                  .E = 0};
+                  .K = GetParam().shape.k_dim,
+                  .V = GetParam().shape.v_dim};
       wrong += bit_offset(part, i, kOpen) == formula(at) ? 0U : 1U;
     });
     EXPECT_EQ(wrong, 0U) << part.text();
@@ -260,7 +292,7 @@ TEST_P(EachStorage, LiesWhereItsClosedFormulaSays) {
 }
 
 TEST_P(EachStorage, PlacesEveryUnitApartAndInsideItsRegion) {
-  const Descriptor descriptor = sample::descriptor(GetParam());
+  const Descriptor descriptor = described();
   const auto layout = descriptor.layout(0, 0);
   ASSERT_TRUE(layout.ok()) << layout.error().text();
   std::map<std::pair<std::string, std::uint64_t>, std::vector<bool>> used;
@@ -286,18 +318,69 @@ TEST_P(EachStorage, PlacesEveryUnitApartAndInsideItsRegion) {
 }
 
 TEST_P(EachStorage, MakesAValidDescriptor) {
-  const Descriptor descriptor = sample::descriptor(GetParam());
+  const Descriptor descriptor = described();
   const Status status = descriptor.validate();
   EXPECT_TRUE(status.ok()) << status.error().text();
-  const Storage& storage = *find_storage(GetParam()).value();
+  const Storage& storage = *find_storage(GetParam().storage).value();
   EXPECT_FALSE(storage.engine.empty() || storage.version.empty() || storage.source.empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalogue, EachStorage, ::testing::ValuesIn(storage_names()), [](const auto& each) {
-  std::string name = each.param;
-  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
-  return name;
-});
+// `text` without its word `at`, or with that word twice.
+std::string edited(const std::vector<std::string>& words, std::size_t at, bool is_twice) {
+  std::string out;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (i == at && !is_twice) continue;
+    out += words[i] + " ";
+    if (i == at) out += words[i] + " ";
+  }
+  return out;
+}
+
+// Every factor of a closed axis left out or written twice is refused, and the error names part and axis.
+TEST_P(EachStorage, AWrongFactorIsRefusedByPartAndAxis) {
+  const Descriptor honest = described();
+  std::vector<std::string> words;
+  std::string word;
+  for (const char c : honest.representation[0].layout_text) {
+    if (c == '\n') word += c;
+    if (c == ' ' || c == '\n') {
+      if (!word.empty()) words.push_back(std::exchange(word, ""));
+    } else {
+      word += c;
+    }
+  }
+  words.push_back(word);
+  std::uint64_t tried = 0;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const std::string axis =
+        words[i].substr(words[i][0] == '~' ? 1 : 0).substr(0, words[i].find_first_of("/%", 1));
+    const bool is_closed = axis.starts_with("dim") || axis.starts_with("slot") || axis.starts_with("head") ||
+                           axis.starts_with("hd") || axis == "layer";
+    if (!is_closed || (i > 0 && words[i - 1] == "per")) continue;
+    for (const bool is_twice : {false, true}) {
+      Descriptor wrong = honest;
+      wrong.representation[0].layout_text = edited(words, i, is_twice);
+      // A factor of extent 1 says nothing.
+      if (wrong.canonical_text() == honest.canonical_text()) continue;
+      const Status status = wrong.validate();
+      ASSERT_FALSE(status.ok()) << wrong.representation[0].layout_text;
+      EXPECT_THAT(status.error().detail, ContainsRegex("part [a-z_.]+, axis (layer|blk|slot|head|dim)"))
+          << wrong.representation[0].layout_text;
+      ++tried;
+    }
+  }
+  EXPECT_GT(tried, 2U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Catalogue, EachStorage, ::testing::ValuesIn(rows_of_all_shapes()),
+                         [](const auto& each) {
+                           const Row& row = each.param;
+                           std::string name = fmt::format("{}_{}x{}_{}", row.storage, row.shape.heads,
+                                                          row.shape.k_dim, row.shape.v_dim);
+                           for (char& c : name)
+                             c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+                           return name;
+                         });
 
 TEST(Catalogue, NamesAreUniqueAndEachHasAFormula) {
   const auto names = storage_names();
@@ -321,6 +404,14 @@ TEST(Catalogue, AStorageOfOtherComponentsIsRefused) {
   group.components.pop_back();
   EXPECT_THAT(represent(storage, group).error().text(),
               HasSubstr("holds 2 components, the layer group has 1"));
+}
+
+TEST(Catalogue, StaticScalesMustComeFromTheCheckpoint) {
+  const Storage& storage = *find_storage("vllm:cpu_amx_fp8").value();
+  EXPECT_THAT(represent(storage, sample::group_for(storage)).error().text(),
+              HasSubstr("storage vllm:cpu_amx_fp8 needs static scales of k, and there are none"));
+  const auto stored = represent(storage, sample::group_for(storage), {{"k", {0.5F}}, {"v", {0.25F}}});
+  EXPECT_EQ(stored->representation.forms[1].static_scales, std::vector<float>{0.25F});
 }
 
 TEST(Catalogue, AWholeRowGranuleBecomesTheRowsSize) {

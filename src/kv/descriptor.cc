@@ -6,10 +6,13 @@
 #include <array>
 #include <bit>
 #include <map>
+#include <span>
 #include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
+
+#include "base/bytes.h"
 
 namespace isthmus::kv {
 namespace {
@@ -102,11 +105,28 @@ void add_geometry(const LayerGroup& group, const std::string& path, Lines& lines
   lines.add(path + ".geometry.components", join(names));
 }
 
+// "0x3f800000,0x3f000000*3": bit patterns, equal neighbours counted.
+std::string scales_text(const std::vector<float>& scales) {
+  std::string out;
+  for (std::size_t begin = 0; begin < scales.size();) {
+    const auto pattern = std::bit_cast<std::uint32_t>(scales[begin]);
+    std::size_t end = begin + 1;
+    while (end < scales.size() && std::bit_cast<std::uint32_t>(scales[end]) == pattern) ++end;
+    out += fmt::format("{}0x{:08x}", out.empty() ? "" : ",", pattern);
+    if (end - begin > 1) out += fmt::format("*{}", end - begin);
+    begin = end;
+  }
+  return out;
+}
+
 void add_representation(const GroupRepresentation& representation, const std::string& path, Lines& lines) {
   lines.add(path + ".block_tokens", std::uint64_t{representation.block_tokens});
   for (const DecodeForm& form : representation.forms) {
-    lines.add(fmt::format("{}.form.{}", path, escape(form.component)), form.text());
-    lines.add(fmt::format("{}.recipe.{}", path, escape(form.component)), form.recipe);
+    const std::string component = escape(form.component);
+    lines.add(fmt::format("{}.form.{}", path, component), form.text());
+    lines.add(fmt::format("{}.recipe.{}", path, component), form.recipe);
+    if (!form.static_scales.empty())
+      lines.add(fmt::format("{}.static.{}", path, component), scales_text(form.static_scales));
   }
 }
 
@@ -127,9 +147,7 @@ void add_layout(const Descriptor& descriptor, const RankBox& box, Lines& lines) 
 void add_partition(const Descriptor& descriptor, Lines& lines) {
   lines.add("partition.count", descriptor.partition.size());
   for (const RankBox& box : descriptor.partition) {
-    lines.add(fmt::format("partition.group.{}.rank.{}", box.group, box.rank),
-              fmt::format("layers={}..{} heads={}..{} replica={}", box.layer_begin, box.layer_end,
-                          box.head_begin, box.head_end, box.replica));
+    lines.add(fmt::format("partition.group.{}.rank.{}", box.group, box.rank), box.text());
     add_layout(descriptor, box, lines);
   }
 }
@@ -143,8 +161,17 @@ std::string_view text_at(const std::array<std::string_view, kCount>& texts, std:
 std::string operation_text(const DecodeForm& form) {
   if (form.operation == DecodeOperation::kScaledConstantZero)
     return fmt::format("(q-{})*s", form.zero_constant);
-  constexpr std::array<std::string_view, 3> kTexts{"q", "q*s", "(q-z)*s"};
+  constexpr std::array<std::string_view, 5> kTexts{"q", "q*s", "(q-z)*s", "", "q*c"};
   return std::string(text_at(kTexts, static_cast<std::size_t>(form.operation)));
+}
+
+std::string replica_text(const RankBox& box) {
+  std::string out;
+  for (const auto& [kind, number] :
+       {std::pair{"gqa", box.gqa_replica}, {"mla", box.mla_replica}, {"data", box.data_replica}}) {
+    if (number != 0) out += fmt::format("{}{}:{}", out.empty() ? "" : ",", kind, number);
+  }
+  return out.empty() ? "0" : out;
 }
 
 }  // namespace
@@ -158,7 +185,11 @@ std::string DecodeForm::text() const {
   std::string out = fmt::format("{} codes={}", component, name(codes));
   if (high_nibble_first) out += " nibble=high";
   out += fmt::format(" op={}", operation_text(*this));
-  if (operation == DecodeOperation::kPlain) return out;
+  if (operation == DecodeOperation::kStaticScaled) {
+    const auto bytes = bytes_of(std::span<const float>(static_scales));
+    out += fmt::format(" static={}:{}", static_scales.size(), digest128(bytes).hex());
+  }
+  if (!has_stored_scale(operation)) return out;
   out += fmt::format(" scale={}", name(scale));
   if (operation == DecodeOperation::kScaledZeroPoint) out += fmt::format(" zero={}", name(zero));
   return out + fmt::format(" granule=dim:{},tok:{}", granule_dim, granule_tokens);
@@ -166,6 +197,31 @@ std::string DecodeForm::text() const {
 
 bool DecodeForm::same_form(const DecodeForm& other) const {
   return text() == other.text();
+}
+
+std::string RankBox::text() const {
+  std::string out = fmt::format("layers={}..{} heads={}..{} replica={}", layer_begin, layer_end, head_begin,
+                                head_end, replica_text(*this));
+  if (has_all_tokens()) return out;
+  out += fmt::format(" tokens={}..", token_begin);
+  if (token_end != 0 || token_period != 0) out += fmt::format("{}", token_end);
+  if (token_period != 0) out += fmt::format("%{}", token_period);
+  return out;
+}
+
+std::uint32_t Descriptor::minimum_minor() const {
+  const bool has_new_boxes = std::any_of(partition.begin(), partition.end(), [](const RankBox& box) {
+    return box.is_replicated() || !box.has_all_tokens();
+  });
+  bool has_static_scales = false, has_states = false;
+  for (const GroupRepresentation& group : representation) {
+    for (const DecodeForm& form : group.forms)
+      has_static_scales |= form.operation == DecodeOperation::kStaticScaled;
+  }
+  for (const LayerGroup& group : groups) {
+    for (const Component& component : group.components) has_states |= !component.has_token_axis;
+  }
+  return has_new_boxes || has_static_scales || has_states ? 1 : 0;
 }
 
 Result<Layout> Descriptor::layout(std::uint32_t group, std::uint32_t rank) const {
@@ -241,7 +297,8 @@ double bytes_per_token(const std::vector<LayerGroup>& groups,
       const Component& component = groups[g].components[c];
       const DecodeForm& form = forms[g][c];
       double row_bits = double{1} * component.dim * bits(form.codes);
-      if (form.operation != DecodeOperation::kPlain && form.granule_dim != 0 && form.granule_tokens != 0) {
+      if (!component.has_token_axis) continue;
+      if (has_stored_scale(form.operation) && form.granule_dim != 0 && form.granule_tokens != 0) {
         const std::uint32_t side_bits =
             bits(form.scale) + (form.operation == DecodeOperation::kScaledZeroPoint ? bits(form.zero) : 0);
         const std::uint32_t granules = (component.dim + form.granule_dim - 1) / form.granule_dim;

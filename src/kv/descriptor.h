@@ -17,7 +17,7 @@
 namespace isthmus::kv {
 
 inline constexpr std::uint32_t kSchemaMajor = 1;
-inline constexpr std::uint32_t kSchemaMinor = 0;
+inline constexpr std::uint32_t kSchemaMinor = 1;  // The newest that this code writes.
 
 // Bounds of a descriptor that a peer may send; each is checked by validate().
 inline constexpr std::size_t kGroupsMax = 64;
@@ -25,11 +25,14 @@ inline constexpr std::size_t kLayersMax = 4096;   // Of one group; global indice
 inline constexpr std::size_t kComponentsMax = 8;  // Of one group.
 inline constexpr std::size_t kTransformsMax = 8;  // Of one component.
 inline constexpr std::size_t kAdaptersMax = 64;
-inline constexpr std::size_t kBoxesMax = 1024;  // Of the partition.
-inline constexpr std::size_t kTextMax = 256;    // Bytes of a name, digest, recipe.
+inline constexpr std::size_t kBoxesMax = 1024;         // Of the partition.
+inline constexpr std::size_t kTextMax = 255;           // Bytes of a name, digest, recipe.
+inline constexpr std::size_t kStaticScalesMax = 8192;  // Of one component.
 inline constexpr std::uint32_t kHeadsMax = 1U << 16;
 inline constexpr std::uint32_t kDimMax = 1U << 16;
 inline constexpr std::uint32_t kBlockTokensMax = 1U << 16;
+inline constexpr std::uint32_t kReplicasMax = 1024;  // Of one kind.
+inline constexpr std::uint64_t kPositionMax = std::uint64_t{1} << 40;
 
 struct Adapter {
   std::string name;
@@ -58,7 +61,12 @@ enum class DecodeOperation : std::uint8_t {
   kScaled,              // x = q · s
   kScaledZeroPoint,     // x = (q − z) · s, z stored beside s
   kScaledConstantZero,  // x = (q − c) · s, c the same for all codes
+  kStaticScaled,        // x = q · c, c of the descriptor: nothing is stored beside the codes
 };
+// True if scales are stored beside the codes, hence part of the layout and of what crosses.
+constexpr bool has_stored_scale(DecodeOperation operation) {
+  return operation != DecodeOperation::kPlain && operation != DecodeOperation::kStaticScaled;
+}
 
 // Exactly which number each stored code means.
 struct DecodeForm {
@@ -68,25 +76,44 @@ struct DecodeForm {
   Format scale = Format::kF32;      // Meaningful unless kPlain.
   Format zero = Format::kF32;       // Meaningful for kScaledZeroPoint.
   std::uint32_t zero_constant = 0;  // c of kScaledConstantZero, a code; 0 for all others.
-  std::uint32_t granule_dim = 0;    // Elements of a row that share a scale; 0 if kPlain.
+  std::uint32_t granule_dim = 0;    // Elements of a row that share a stored scale; 0 without one.
   std::uint32_t granule_tokens = 1;
   bool high_nibble_first = false;  // 4-bit codes: even element in the high nibble, as the layout's ~dim%2.
   std::string recipe;              // How codes were made; recorded, not compared: "openvino.u8.by_token".
+  // Of kStaticScaled: one for the group, or one a layer, or one a layer and global head, layers outermost; in
+  // the shortest of these ways.
+  std::vector<float> static_scales = {};
   // Everything that `text()` says, hence all but `recipe`.
   bool same_form(const DecodeForm& other) const;
   // "k codes=f16 op=q", "k codes=u8 op=(q-z)*s scale=f32 zero=f32 granule=dim:64,tok:1"; " nibble=high" after
-  // the codes when high_nibble_first; "(q-8)*s" for a constant zero point of 8.
+  // the codes when high_nibble_first; "(q-8)*s" for a constant zero point of 8; "q*c static=2:9f86…" with
+  // count and digest of static scales.
   std::string text() const;
   friend bool operator==(const DecodeForm&, const DecodeForm&) = default;
 };
 
-// Which box of a layer group lives on which rank. Replicas of one box have distinct replica numbers.
+// Which box of a layer group lives on which rank. Pipeline, tensor and context parallelism are ranges of
+// layers, heads and tokens; copies of one box are told apart by typed replica numbers.
 struct RankBox {
   std::uint32_t rank = 0;
   std::uint32_t group = 0;
   std::uint32_t layer_begin = 0, layer_end = 0;  // Within the group's list.
   std::uint32_t head_begin = 0, head_end = 0;
-  std::uint32_t replica = 0;
+  // More ranks than KV heads: each of the copies is needed by its rank.
+  std::uint32_t gqa_replica = 0;
+  // Tensor-parallel ranks of a state without heads: each of the copies is needed by its rank.
+  std::uint32_t mla_replica = 0;
+  // Data-parallel ranks serve other sequences: a state is on the ranks of one of these numbers only.
+  std::uint32_t data_replica = 0;
+  // Positions p with token_begin <= p (or p mod token_period, unless that is 0) < token_end; a token_end of 0
+  // without a period is no end.
+  std::uint64_t token_begin = 0, token_end = 0, token_period = 0;
+
+  bool has_all_tokens() const { return token_begin == 0 && token_end == 0 && token_period == 0; }
+  bool is_replicated() const { return gqa_replica != 0 || mla_replica != 0 || data_replica != 0; }
+  // "layers=0..4 heads=0..3 replica=0"; "replica=gqa:1,data:2", and "tokens=16..32%64" behind it where there
+  // is something to say.
+  std::string text() const;
   friend bool operator==(const RankBox&, const RankBox&) = default;
 };
 
@@ -103,7 +130,7 @@ using CanonicalLines = std::vector<std::pair<std::string, std::string>>;
 
 struct Descriptor {
   std::uint32_t schema_major = kSchemaMajor;
-  std::uint32_t schema_minor = kSchemaMinor;
+  std::uint32_t schema_minor = 0;  // The lowest that has all its fields: see minimum_minor().
   Identity identity;
   std::string weights_recipe;  // "gguf-q4_1"; not an invariant.
   std::string weights_digest;
@@ -116,8 +143,11 @@ struct Descriptor {
   // each naming the path: invalid_argument (contradictory or out of bounds), unsupported (a format, transform
   // or scheme not known), incompatible (schema major).
   Status validate() const;
+  // The lowest schema minor that has every field that is in use.
+  std::uint32_t minimum_minor() const;
   // The parsed layout of one group for one rank's local extents. The notation's parameters are D (elements of
-  // a row, if all components have the same) and B (block_tokens, unless 0). not_found if the rank holds
+  // a row, if all components have the same) and B (block_tokens, unless 0). Rows of a state without a token
+  // axis are states. not_found if the rank holds
   // nothing of the group.
   Result<Layout> layout(std::uint32_t group, std::uint32_t rank) const;
   CanonicalLines canonical_lines() const;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Descriptor::validate: what must hold before a descriptor's other functions may be believed.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -98,10 +99,6 @@ Status check_component(const std::string& path, const Component& component) {
   if (component.dim == 0 || component.dim > kDimMax) {
     return invalid(fmt::format("{}.dim: {} isn't in 1..{}", at, component.dim, kDimMax));
   }
-  if (!component.has_token_axis) {
-    return Error{Code::kUnsupported,
-                 at + ".token_axis: state without a token axis can't be described in the notation"};
-  }
   ISTHMUS_TRY(check_count(at + ".transforms", component.value_transforms.size(), kTransformsMax));
   for (const std::string& transform : component.value_transforms) {
     ISTHMUS_TRY(check_transform(at + ".transforms", transform, component.dim));
@@ -109,6 +106,34 @@ Status check_component(const std::string& path, const Component& component) {
   const auto is_rope = [](const std::string& transform) { return transform.starts_with("rope:"); };
   if (std::count_if(component.value_transforms.begin(), component.value_transforms.end(), is_rope) > 1) {
     return invalid(at + ".transforms: rope is there twice");
+  }
+  return {};
+}
+
+Status check_components(const std::string& path, const LayerGroup& group) {
+  if (group.components.empty()) return invalid(path + ".components: empty");
+  ISTHMUS_TRY(check_count(path + ".components", group.components.size(), kComponentsMax));
+  const bool is_recurrent = group.attention == AttentionKind::kRecurrent;
+  std::set<std::string> names;
+  for (const Component& component : group.components) {
+    ISTHMUS_TRY(check_component(path, component));
+    if (!names.insert(component.name).second) {
+      return invalid(fmt::format("{}.components: {} is there twice", path, component.name));
+    }
+    const std::string at = fmt::format("{}.component.{}", path, component.name);
+    if (component.has_token_axis == is_recurrent) {
+      return invalid(fmt::format("{}.token_axis: {} in a {} group", at, component.has_token_axis,
+                                 name(group.attention)));
+    }
+    if (group.attention == AttentionKind::kMla && component.heads != 1) {
+      return invalid(
+          fmt::format("{}.heads: {} in an mla group, whose state has no heads: 1", at, component.heads));
+    }
+    if (component.heads != group.components.front().heads) {
+      return invalid(fmt::format("{}.component.{}.heads: {} differs from {}'s {}; use a layer group each",
+                                 path, component.name, component.heads, group.components.front().name,
+                                 group.components.front().heads));
+    }
   }
   return {};
 }
@@ -130,50 +155,67 @@ Status check_group(const std::string& path, const LayerGroup& group) {
     return invalid(
         fmt::format("{}.window: {} tokens with {} attention", path, group.window, name(group.attention)));
   }
-  if (group.components.empty()) return invalid(path + ".components: empty");
-  ISTHMUS_TRY(check_count(path + ".components", group.components.size(), kComponentsMax));
-  std::set<std::string> names;
-  for (const Component& component : group.components) {
-    ISTHMUS_TRY(check_component(path, component));
-    if (!names.insert(component.name).second) {
-      return invalid(fmt::format("{}.components: {} is there twice", path, component.name));
-    }
-    if (component.heads != group.components.front().heads) {
-      return invalid(fmt::format("{}.component.{}.heads: {} differs from {}'s {}; use a layer group each",
-                                 path, component.name, component.heads, group.components.front().name,
-                                 group.components.front().heads));
-    }
-  }
-  return {};
+  return check_components(path, group);
 }
 
 Status check_groups(const std::vector<LayerGroup>& groups) {
   if (groups.empty()) return invalid("groups: empty");
   ISTHMUS_TRY(check_count("groups", groups.size(), kGroupsMax));
-  std::set<std::pair<std::uint32_t, std::string>> seen;
+  std::map<std::string, std::vector<bool>> seen;  // By component: layers that an earlier group has.
   for (std::size_t i = 0; i < groups.size(); ++i) {
     ISTHMUS_TRY(check_group(fmt::format("groups.{}.geometry", i), groups[i]));
-    for (const std::uint32_t layer : groups[i].layers) {
-      for (const Component& component : groups[i].components) {
-        if (!seen.emplace(layer, component.name).second) {
+    for (const Component& component : groups[i].components) {
+      std::vector<bool>& layers = seen.try_emplace(component.name, kLayersMax, false).first->second;
+      for (const std::uint32_t layer : groups[i].layers) {
+        if (layers[layer]) {
           return invalid(
               fmt::format("groups.{}.geometry: component {} of layer {} is in an earlier group too", i,
                           component.name, layer));
         }
+        layers[layer] = true;
       }
     }
   }
   return {};
 }
 
-Status check_form(const std::string& path, const DecodeForm& form, const Component& component) {
+// One for the group, one a layer, or one a layer and head; the shortest way that says it.
+Status check_static_scales(const std::string& path, const DecodeForm& form, const Component& component,
+                           std::size_t layers) {
+  const std::vector<float>& scales = form.static_scales;
+  if (form.operation != DecodeOperation::kStaticScaled) {
+    if (scales.empty()) return {};
+    return invalid(fmt::format("{}: {} static scales with \"{}\"", path, scales.size(), form.text()));
+  }
+  ISTHMUS_TRY(check_count(path + ".static", scales.size(), kStaticScalesMax));
+  const std::size_t heads = component.heads;
+  const std::size_t rows = scales.size() == layers * heads ? layers : 1;
+  if (scales.size() != 1 && scales.size() != layers && scales.size() != layers * heads) {
+    return invalid(
+        fmt::format("{}.static: {} scales for {} layers of {} heads", path, scales.size(), layers, heads));
+  }
+  for (const float scale : scales) {
+    if (!std::isfinite(scale) || scale <= 0)
+      return invalid(fmt::format("{}.static: {} isn't a positive number", path, scale));
+  }
+  if (scales.size() == 1) return {};
+  bool is_needed = false;  // Some row of one value a head, or the list itself, holds unlike values.
+  const std::size_t row = scales.size() / rows;
+  for (std::size_t i = 0; i < scales.size(); ++i)
+    is_needed |= scales[i] != scales[row == 1 ? 0 : i / row * row];
+  if (is_needed) return {};
+  return invalid(fmt::format("{}.static: {} scales where fewer say the same", path, scales.size()));
+}
+
+Status check_form(const std::string& path, const DecodeForm& form, const Component& component,
+                  std::size_t layers) {
   if (form.component != component.name) {
     return invalid(
         fmt::format("{}: form of \"{:.64}\" where {} is expected", path, form.component, component.name));
   }
   const auto is_format = [](Format format) { return static_cast<std::uint8_t>(format) < kFormatCount; };
   if (!is_format(form.codes) || !is_format(form.scale) || !is_format(form.zero) ||
-      form.operation > DecodeOperation::kScaledConstantZero) {
+      form.operation > DecodeOperation::kStaticScaled) {
     return Error{Code::kUnsupported, path + ": a number format or operation isn't known"};
   }
   ISTHMUS_TRY(check_text(path + ".recipe", form.recipe, true));
@@ -186,10 +228,14 @@ Status check_form(const std::string& path, const DecodeForm& form, const Compone
   if (form.high_nibble_first && bits(form.codes) != 4) {
     return invalid(fmt::format("{}: nibble order with {} codes", path, name(form.codes)));
   }
-  if (form.operation == DecodeOperation::kPlain) {
+  ISTHMUS_TRY(check_static_scales(path, form, component, layers));
+  if (!has_stored_scale(form.operation)) {
     if (form.granule_dim == 0 && form.granule_tokens == 1) return {};
-    return invalid(fmt::format("{}: plain codes with a granule of {} elements, {} tokens", path,
+    return invalid(fmt::format("{}: \"{}\" with a granule of {} elements, {} tokens", path, form.text(),
                                form.granule_dim, form.granule_tokens));
+  }
+  if (!component.has_token_axis && form.granule_tokens != 1) {
+    return invalid(fmt::format("{}: granule of {} tokens without a token axis", path, form.granule_tokens));
   }
   if (form.granule_dim == 0 || form.granule_dim > component.dim) {
     return invalid(
@@ -215,15 +261,17 @@ Status check_side(const std::string& path, const PartLayout& side, Format format
   }
   if (side.head_granule != 1) {
     return Error{Code::kUnsupported,
-                 fmt::format("{}: part {} serves {} heads; decode forms know granules of elements "
-                             "and tokens only",
+                 fmt::format("{}: part {}, axis head: one serves {} heads; decode forms know granules of "
+                             "elements and tokens only",
                              path, side.part, side.head_granule)};
   }
-  if (side.dim_granule != form.granule_dim || side.token_granule != form.granule_tokens) {
-    return invalid(fmt::format(
-        "{}: part {} serves {} elements, {} tokens in the layout and {}, {} in the decode form", path,
-        side.part, side.dim_granule, side.token_granule, form.granule_dim, form.granule_tokens));
-  }
+  const auto differs = [&](std::string_view axis, std::uint32_t placed, std::uint32_t meant) {
+    return invalid(fmt::format("{}: part {}, axis {}: one serves {} in the layout and {} in the decode form",
+                               path, side.part, axis, placed, meant));
+  };
+  if (side.dim_granule != form.granule_dim) return differs("dim", side.dim_granule, form.granule_dim);
+  if (side.token_granule != form.granule_tokens)
+    return differs("slot", side.token_granule, form.granule_tokens);
   return {};
 }
 
@@ -238,7 +286,7 @@ Status check_parts(const std::string& path, const Layout& layout, const DecodeFo
     return invalid(fmt::format("{}: part {}: layout and decode form disagree about the nibble order", path,
                                codes->part));
   }
-  const bool needs_scale = form.operation != DecodeOperation::kPlain;
+  const bool needs_scale = has_stored_scale(form.operation);
   const bool needs_zero = form.operation == DecodeOperation::kScaledZeroPoint;
   for (const auto& [suffix, format, needed] :
        {std::tuple{".s", form.scale, needs_scale}, std::tuple{".z", form.zero, needs_zero}}) {
@@ -260,15 +308,55 @@ Status check_representation(const Descriptor& descriptor, std::size_t group) {
     return invalid(fmt::format("{}.block_tokens: {} is more than {}", path, representation.block_tokens,
                                kBlockTokensMax));
   }
+  if (representation.block_tokens != 0 && !components.front().has_token_axis) {
+    return invalid(fmt::format("{}.block_tokens: {} in a group without a token axis", path,
+                               representation.block_tokens));
+  }
   if (representation.forms.size() != components.size()) {
     return invalid(fmt::format("{}.form: {} forms for {} components", path, representation.forms.size(),
                                components.size()));
   }
   for (std::size_t c = 0; c < components.size(); ++c) {
     ISTHMUS_TRY(check_form(fmt::format("{}.form.{}", path, components[c].name), representation.forms[c],
-                           components[c]));
+                           components[c], descriptor.groups[group].layers.size()));
   }
   return {};
+}
+
+// Positions as ranges: a box without an end reaches to the last one.
+TokenRange tokens_of(const RankBox& box) {
+  const bool has_end = box.token_end != 0 || box.token_period != 0;
+  return {box.token_begin, has_end ? box.token_end : kPositionMax};
+}
+
+Status check_tokens(const std::string& path, const Descriptor& descriptor, const RankBox& box) {
+  if (box.has_all_tokens()) return {};
+  const TokenRange tokens = tokens_of(box);
+  const std::uint64_t end = box.token_period == 0 ? kPositionMax : box.token_period;
+  if (tokens.begin >= tokens.end || tokens.end > end || end > kPositionMax) {
+    return invalid(fmt::format("{}: \"{}\" isn't a range of positions", path, box.text()));
+  }
+  if (descriptor.groups[box.group].attention == AttentionKind::kRecurrent)
+    return invalid(fmt::format("{}: a range of positions in a group without a token axis", path));
+  for (const DecodeForm& form : descriptor.representation[box.group].forms) {
+    const std::uint64_t granule = form.granule_tokens;
+    if (tokens.begin % granule == 0 && tokens.end % granule == 0 && box.token_period % granule == 0) continue;
+    return invalid(fmt::format("{}: \"{}\" cuts scales that {} tokens share", path, box.text(), granule));
+  }
+  return {};
+}
+
+// Copies have the kind that the state's shape allows.
+Status check_replica(const std::string& path, const LayerGroup& group, const RankBox& box) {
+  const bool has_heads =
+      group.attention == AttentionKind::kFull || group.attention == AttentionKind::kSlidingWindow;
+  const bool is_latent =
+      group.attention == AttentionKind::kMla || group.attention == AttentionKind::kSparseIndexed;
+  if ((box.gqa_replica != 0 && !has_heads) || (box.mla_replica != 0 && !is_latent)) {
+    return invalid(fmt::format("{}: \"{}\" in a {} group", path, box.text(), name(group.attention)));
+  }
+  if (std::max({box.gqa_replica, box.mla_replica, box.data_replica}) < kReplicasMax) return {};
+  return invalid(fmt::format("{}: \"{}\": replica numbers are below {}", path, box.text(), kReplicasMax));
 }
 
 Status check_boxes(const Descriptor& descriptor) {
@@ -287,39 +375,81 @@ Status check_boxes(const Descriptor& descriptor) {
                                  path, box.layer_begin, box.layer_end, box.head_begin, box.head_end,
                                  group.layers.size(), group.components.front().heads));
     }
+    ISTHMUS_TRY(check_tokens(path, descriptor, box));
+    ISTHMUS_TRY(check_replica(path, group, box));
   }
   return {};
 }
 
 bool overlap(const RankBox& a, const RankBox& b) {
+  const TokenRange ours = tokens_of(a), theirs = tokens_of(b);
   return a.layer_begin < b.layer_end && b.layer_begin < a.layer_end && a.head_begin < b.head_end &&
-         b.head_begin < a.head_end;
+         b.head_begin < a.head_end && ours.begin < theirs.end && theirs.begin < ours.end;
 }
 
-// Boxes of one replica are disjoint and their areas add up to the group's: they cover it exactly once.
-Status check_cover(const Descriptor& descriptor, std::uint32_t group) {
-  std::map<std::uint32_t, std::vector<RankBox>> replicas;
-  for (const RankBox& box : descriptor.partition) {
-    if (box.group == group) replicas[box.replica].push_back(box);
+using ReplicaKey = std::array<std::uint32_t, 3>;  // gqa, mla, data
+
+std::string text_of(const ReplicaKey& key) {
+  return fmt::format("gqa:{},mla:{},data:{}", key[0], key[1], key[2]);
+}
+
+// Boxes of one replica are disjoint and their volumes add up to the group's: they cover it exactly once.
+// Positions count by the pieces that the boxes' bounds cut them into.
+Status check_replica_cover(const std::string& path, const LayerGroup& group,
+                           const std::vector<RankBox>& boxes) {
+  const std::uint64_t period = boxes.front().token_period;
+  std::vector<std::uint64_t> cuts{0, period == 0 ? kPositionMax : period};
+  for (const RankBox& box : boxes) {
+    if (box.token_period != period) {
+      return invalid(fmt::format("{}: positions repeat every {} tokens on rank {} and every {} on rank {}",
+                                 path, period, boxes.front().rank, box.token_period, box.rank));
+    }
+    cuts.insert(cuts.end(), {tokens_of(box).begin, tokens_of(box).end});
   }
-  const std::uint64_t whole = std::uint64_t{descriptor.groups[group].components.front().heads} *
-                              descriptor.groups[group].layers.size();
-  if (replicas.empty()) return invalid(fmt::format("partition.group.{}: no rank holds it", group));
-  for (const auto& [replica, boxes] : replicas) {
-    std::uint64_t area = 0;
-    for (std::size_t i = 0; i < boxes.size(); ++i) {
-      area += std::uint64_t{boxes[i].layer_end - boxes[i].layer_begin} *
-              (boxes[i].head_end - boxes[i].head_begin);
-      for (std::size_t j = 0; j < i; ++j) {
-        if (!overlap(boxes[i], boxes[j])) continue;
-        return invalid(fmt::format("partition.group.{} replica {}: ranks {} and {} overlap", group, replica,
-                                   boxes[j].rank, boxes[i].rank));
-      }
+  std::sort(cuts.begin(), cuts.end());
+  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+  const auto piece = [&](std::uint64_t position) {
+    return static_cast<std::uint64_t>(std::lower_bound(cuts.begin(), cuts.end(), position) - cuts.begin());
+  };
+  const std::uint64_t whole =
+      std::uint64_t{group.components.front().heads} * group.layers.size() * (cuts.size() - 1);
+  std::uint64_t volume = 0;
+  for (std::size_t i = 0; i < boxes.size(); ++i) {
+    const TokenRange tokens = tokens_of(boxes[i]);
+    volume += std::uint64_t{boxes[i].layer_end - boxes[i].layer_begin} *
+              (boxes[i].head_end - boxes[i].head_begin) * (piece(tokens.end) - piece(tokens.begin));
+    for (std::size_t j = 0; j < i; ++j) {
+      if (!overlap(boxes[i], boxes[j])) continue;
+      return invalid(fmt::format("{}: ranks {} and {} overlap", path, boxes[j].rank, boxes[i].rank));
     }
-    if (area != whole) {
-      return invalid(fmt::format("partition.group.{} replica {}: boxes cover {} of {} (layer, head) pairs",
-                                 group, replica, area, whole));
-    }
+  }
+  if (volume == whole) return {};
+  return invalid(
+      fmt::format("{}: boxes cover {} of {} {}", path, volume, whole,
+                  cuts.size() == 2 ? "(layer, head) pairs" : "(layer, head, piece of positions) triples"));
+}
+
+// Each replica covers the group, and the typed numbers count from 0 without a hole, each with each other.
+Status check_cover(const Descriptor& descriptor, std::uint32_t group) {
+  std::map<ReplicaKey, std::vector<RankBox>> replicas;
+  ReplicaKey extent{};
+  for (const RankBox& box : descriptor.partition) {
+    if (box.group != group) continue;
+    const ReplicaKey key{box.gqa_replica, box.mla_replica, box.data_replica};
+    replicas[key].push_back(box);
+    for (std::size_t kind = 0; kind < key.size(); ++kind)
+      extent.at(kind) = std::max(extent.at(kind), key.at(kind) + 1);
+  }
+  const std::string path = fmt::format("partition.group.{}", group);
+  if (replicas.empty()) return invalid(path + ": no rank holds it");
+  const std::uint64_t wanted = std::uint64_t{extent[0]} * extent[1] * extent[2];
+  if (replicas.size() != wanted) {
+    return invalid(fmt::format("{}: {} replicas where the numbers up to {} make {}", path, replicas.size(),
+                               text_of(replicas.rbegin()->first), wanted));
+  }
+  for (const auto& [key, boxes] : replicas) {
+    ISTHMUS_TRY(check_replica_cover(fmt::format("{} replica {}", path, text_of(key)),
+                                    descriptor.groups[group], boxes));
   }
   return {};
 }
@@ -342,6 +472,10 @@ Status Descriptor::validate() const {
   for (std::size_t g = 0; g < groups.size(); ++g) ISTHMUS_TRY(check_representation(*this, g));
   ISTHMUS_TRY(check_boxes(*this));
   for (std::uint32_t g = 0; g < groups.size(); ++g) ISTHMUS_TRY(check_cover(*this, g));
+  if (schema_minor < minimum_minor()) {
+    return invalid(
+        fmt::format("schema.minor: {}, and fields of minor {} are in use", schema_minor, minimum_minor()));
+  }
   for (const RankBox& box : partition) {
     ISTHMUS_TRY(const Layout parsed, layout(box.group, box.rank));
     for (const DecodeForm& form : representation[box.group].forms) {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <set>
 #include <string>
 #include <vector>
@@ -82,7 +83,23 @@ std::vector<Change> state_changes() {
       {"partition.group.0.rank.0", [](Descriptor& d) { d.partition[0].layer_begin = 1; }},
       {"partition.group.0.rank.0", [](Descriptor& d) { d.partition[0].head_begin = 1; }},
       {"partition.group.0.rank.0", [](Descriptor& d) { d.partition[0].head_end = 2; }},
-      {"partition.group.0.rank.0", [](Descriptor& d) { d.partition[0].replica = 1; }},
+      {"partition.group.0.rank.0", [](Descriptor& d) { d.partition[0].gqa_replica = 1; }},
+      {"partition.group.0.rank.0", [](Descriptor& d) { d.partition[0].mla_replica = 1; }},
+      {"partition.group.0.rank.0", [](Descriptor& d) { d.partition[0].data_replica = 1; }},
+      {"partition.group.0.rank.0", [](Descriptor& d) { d.partition[0].token_begin = 1; }},
+      {"partition.group.0.rank.0", [](Descriptor& d) { d.partition[0].token_end = 1; }},
+      {"partition.group.0.rank.0", [](Descriptor& d) { d.partition[0].token_period = 1; }},
+      {"groups.0.static.k", [](Descriptor& d) { d.representation[0].forms[0].static_scales = {1}; }},
+      {"groups.0.form.v",
+       [](Descriptor& d) {
+         d.representation[0].forms[1].operation = DecodeOperation::kStaticScaled;
+         d.representation[0].forms[1].static_scales = {1, 2};
+       }},
+      {"groups.0.form.v",
+       [](Descriptor& d) {
+         d.representation[0].forms[1].operation = DecodeOperation::kStaticScaled;
+         d.representation[0].forms[1].static_scales = {1, 2.0000002F};
+       }},
       {"partition.group.0.rank.1", [](Descriptor& d) { d.partition[0].rank = 1; }},
       {"partition.group.1.rank.0", [](Descriptor& d) { d.partition[0].group = 1; }},
       {"partition.count", [](Descriptor& d) { d.partition.push_back(d.partition[0]); }},
@@ -240,7 +257,12 @@ TEST(Descriptor, WrongGeometryIsRefusedByPath) {
           {"component.k.heads: 0", [=](Descriptor& d) { k(d).heads = 0; }},
           {"component.v.heads: 3 differs from k's 6", [=](Descriptor& d) { k(d).heads = 6; }},
           {"component.k.dim: 70000", [=](Descriptor& d) { k(d).dim = 70000; }},
-          {"component.k.token_axis", [=](Descriptor& d) { k(d).has_token_axis = false; }, Code::kUnsupported},
+          {"component.k.token_axis: false in a full group",
+           [=](Descriptor& d) { k(d).has_token_axis = false; }},
+          {"component.k.token_axis: true in a recurrent group",
+           [=](Descriptor& d) { d.groups[0].attention = AttentionKind::kRecurrent; }},
+          {"component.k.heads: 3 in an mla group",
+           [=](Descriptor& d) { d.groups[0].attention = AttentionKind::kMla; }},
           {"\"rope:spiral\" isn't known", [=](Descriptor& d) { k(d).value_transforms = {"rope:spiral"}; },
            Code::kUnsupported},
           {"hadamard:48 isn't a power of two",
@@ -268,17 +290,17 @@ TEST(Descriptor, AContradictionBetweenLayoutAndFormIsRefused) {
           {"part k.z is f32 in the layout and f16", [=](Descriptor& d) { k(d).zero = Format::kF16; }},
           {"part k.z is in the layout, and the decode form is \"k codes=u8 op=q*s",
            [=](Descriptor& d) { k(d).operation = DecodeOperation::kScaled; }},
-          {"plain codes with a granule of 64",
+          {"\"k codes=u8 op=q\" with a granule of 64",
            [=](Descriptor& d) { k(d).operation = DecodeOperation::kPlain; }},
-          {"part k.s serves 64 elements, 1 tokens in the layout and 32, 1",
+          {"part k.s, axis dim: one serves 64 in the layout and 32 in the decode form",
            [=](Descriptor& d) { k(d).granule_dim = 32; }},
-          {"part k.s serves 64 elements, 1 tokens in the layout and 64, 8",
+          {"part k.s, axis slot: one serves 1 in the layout and 8 in the decode form",
            [=](Descriptor& d) { k(d).granule_tokens = 8; }},
           {"granule of 65 elements in rows of 64", [=](Descriptor& d) { k(d).granule_dim = 65; }},
           {"nibble order with u8 codes", [=](Descriptor& d) { k(d).high_nibble_first = true; }},
           {"form of \"v\" where k is expected", [=](Descriptor& d) { k(d).component = "v"; }},
           {"1 forms for 2 components", [](Descriptor& d) { d.representation[0].forms.pop_back(); }},
-          {"part k.s serves 3 heads",
+          {"part k.s, axis head: one serves 3 heads",
            [](Descriptor& d) {
              d.representation[0].layout_text =
                  "region K per layer = blk slot { k.s:f32 ; k.z:f32 ; head dim k:u8 }\n"
@@ -307,20 +329,164 @@ TEST(Descriptor, APartitionMustCoverEachGroupOnceAReplica) {
   Descriptor four = sample::descriptor("openvino:u8");
   four.partition = {
       {0, 0, 0, 2, 0, 3, 0}, {1, 0, 2, 4, 0, 1, 0}, {2, 0, 2, 4, 1, 3, 0}, {3, 0, 0, 4, 0, 3, 1}};
+  four.schema_minor = 1;
   expect_refusals(
-      four, {
-                {"partition: empty", [](Descriptor& d) { d.partition.clear(); }},
-                {"partition: 1025 entries", [](Descriptor& d) { d.partition.resize(1025); }},
-                {"replica 0: boxes cover 8 of 12",
-                 [](Descriptor& d) { d.partition.erase(d.partition.begin() + 2); }},
-                {"replica 0: ranks 1 and 2 overlap", [](Descriptor& d) { d.partition[2].head_begin = 0; }},
-                {"replica 0: ranks 0 and 3 overlap", [](Descriptor& d) { d.partition[3].replica = 0; }},
-                {"rank.0: the rank has two boxes", [](Descriptor& d) { d.partition[1].rank = 0; }},
-                {"group.9.rank.0: there is no such group", [](Descriptor& d) { d.partition[0].group = 9; }},
-                {"heads 1..4 isn't a box within 4 layers, 3 heads",
-                 [](Descriptor& d) { d.partition[2].head_end = 4; }},
-                {"layers 2..2", [](Descriptor& d) { d.partition[0].layer_begin = 2; }},
-            });
+      four,
+      {
+          {"partition: empty", [](Descriptor& d) { d.partition.clear(); }},
+          {"partition: 1025 entries", [](Descriptor& d) { d.partition.resize(1025); }},
+          {"replica gqa:0,mla:0,data:0: boxes cover 8 of 12",
+           [](Descriptor& d) { d.partition.erase(d.partition.begin() + 2); }},
+          {"mla:0,data:0: ranks 1 and 2 overlap", [](Descriptor& d) { d.partition[2].head_begin = 0; }},
+          {"mla:0,data:0: ranks 0 and 3 overlap", [](Descriptor& d) { d.partition[3].gqa_replica = 0; }},
+          {"2 replicas where the numbers up to gqa:2,mla:0,data:0 make 3",
+           [](Descriptor& d) { d.partition[3].gqa_replica = 2; }},
+          {"2 replicas where the numbers up to gqa:1,mla:0,data:1 make 4",
+           [](Descriptor& d) { d.partition[3].data_replica = 1; }},
+          {"\"layers=0..4 heads=0..3 replica=mla:1\" in a full group",
+           [](Descriptor& d) {
+             d.partition[3].gqa_replica = 0;
+             d.partition[3].mla_replica = 1;
+           }},
+          {"replica numbers are below 1024", [](Descriptor& d) { d.partition[3].gqa_replica = 1024; }},
+          {"schema.minor: 0, and fields of minor 1", [](Descriptor& d) { d.schema_minor = 0; }},
+          {"rank.0: the rank has two boxes", [](Descriptor& d) { d.partition[1].rank = 0; }},
+          {"group.9.rank.0: there is no such group", [](Descriptor& d) { d.partition[0].group = 9; }},
+          {"heads 1..4 isn't a box within 4 layers, 3 heads",
+           [](Descriptor& d) { d.partition[2].head_end = 4; }},
+          {"layers 2..2", [](Descriptor& d) { d.partition[0].layer_begin = 2; }},
+      });
+}
+
+// Context-parallel ranks of a storage: `bounds` is a list of token ranges, each on a rank of its own.
+Descriptor with_tokens(const std::vector<TokenRange>& bounds, std::uint64_t period) {
+  Descriptor d = sample::descriptor("vllm:flash_nhd");
+  d.schema_minor = 1;
+  d.partition.clear();
+  for (const TokenRange& tokens : bounds) {
+    d.partition.push_back({.rank = static_cast<std::uint32_t>(d.partition.size()),
+                           .layer_end = 4,
+                           .head_end = 3,
+                           .token_begin = tokens.begin,
+                           .token_end = tokens.end,
+                           .token_period = period});
+  }
+  return d;
+}
+
+TEST(Descriptor, PositionsOfContextParallelRanksMustCoverOnce) {
+  const std::uint64_t last = kPositionMax - 1;
+  for (const Descriptor& good :
+       {with_tokens({{0, 16}, {16, 32}, {32, 64}}, 64), with_tokens({{0, 4096}, {4096, 0}}, 0),
+        with_tokens({{last, 0}, {0, last}}, 0), with_tokens({{0, 64}}, 64)}) {
+    EXPECT_TRUE(good.validate().ok()) << good.validate().error().text();
+  }
+  const std::vector<std::pair<Descriptor, std::string>> bad{
+      {with_tokens({{0, 16}, {16, 32}}, 64),
+       "boxes cover 24 of 36 (layer, head, piece of positions) triples"},
+      {with_tokens({{0, 4096}, {4096, 8192}}, 0), "boxes cover 24 of 36"},
+      {with_tokens({{0, 16}, {32, 64}}, 64), "boxes cover 24 of 36"},
+      {with_tokens({{0, 33}, {32, 64}}, 64), "ranks 0 and 1 overlap"},
+      {with_tokens({{0, 32}, {32, 65}}, 64), "\"layers=0..4 heads=0..3 replica=0 tokens=32..65%64\" isn't"},
+      {with_tokens({{0, 0}, {0, 64}}, 64), "tokens=0..0%64\" isn't a range of positions"},
+      {with_tokens({{0, 32}, {32, kPositionMax + 1}}, 0), "isn't a range of positions"},
+      {with_tokens({{0, 1}}, kPositionMax + 1), "isn't a range of positions"},
+  };
+  for (const auto& [descriptor, wanted] : bad)
+    EXPECT_THAT(descriptor.validate().error().detail, HasSubstr(wanted));
+  Descriptor mixed = with_tokens({{0, 32}, {32, 64}}, 64);
+  mixed.partition[1].token_period = 128;
+  EXPECT_THAT(mixed.validate().error().detail, HasSubstr("repeat every 64 tokens on rank 0 and every 128"));
+  Descriptor shared = sample::descriptor("openvino:u8_channel");
+  shared.schema_minor = 1;
+  shared.partition = {
+      {.layer_end = 4, .head_end = 3, .token_end = 48, .token_period = 96},
+      {.rank = 1, .layer_end = 4, .head_end = 3, .token_begin = 48, .token_end = 96, .token_period = 96}};
+  EXPECT_THAT(shared.validate().error().detail, HasSubstr("cuts scales that 32 tokens share"));
+  for (RankBox& box : shared.partition) box.token_period = 128;
+  shared.partition[0].token_end = shared.partition[1].token_begin = 64;
+  shared.partition[1].token_end = 128;
+  EXPECT_TRUE(shared.validate().ok()) << shared.validate().error().text();
+}
+
+TEST(Descriptor, ReplicasOfAllKindsMakeAProduct) {
+  Descriptor d = sample::descriptor("vllm:mla_bf16");
+  d.groups[0].attention = AttentionKind::kMla;
+  d.schema_minor = 1;
+  d.partition.clear();
+  for (std::uint32_t data = 0; data < 2; ++data) {
+    for (std::uint32_t copy = 0; copy < 3; ++copy) {
+      d.partition.push_back({.rank = data * 3 + copy,
+                             .layer_end = 4,
+                             .head_end = 1,
+                             .mla_replica = copy,
+                             .data_replica = data});
+    }
+  }
+  ASSERT_TRUE(d.validate().ok()) << d.validate().error().text();
+  EXPECT_EQ(d.partition[5].text(), "layers=0..4 heads=0..1 replica=mla:2,data:1");
+  d.partition.pop_back();
+  EXPECT_THAT(d.validate().error().detail, HasSubstr("5 replicas where the numbers up to"));
+}
+
+// A state of fixed size for each sequence, in rows of a pool.
+Descriptor recurrent() {
+  Descriptor d = sample::descriptor("llamacpp:f32");
+  d.schema_minor = 1;
+  d.groups[0].attention = AttentionKind::kRecurrent;
+  for (Component& component : d.groups[0].components) {
+    component.has_token_axis = false;
+    component.value_transforms = {};
+  }
+  return d;
+}
+
+TEST(Descriptor, AStateWithoutATokenAxisHasRowsThatAreStates) {
+  const Descriptor d = recurrent();
+  ASSERT_TRUE(d.validate().ok()) << d.validate().error().text();
+  EXPECT_EQ(d.layout(0, 0)->region_bytes("K", 5), 5U * 3 * 64 * 4);
+  EXPECT_EQ(bytes_per_token(d.groups, {d.representation[0].forms}), 0);
+  expect_refusals(
+      d, {
+             {"block_tokens: 16 in a group without a token axis",
+              [](Descriptor& x) { x.representation[0].block_tokens = 16; }},
+             {"a range of positions in a group without a token axis",
+              [](Descriptor& x) { x.partition[0].token_period = x.partition[0].token_end = 64; }},
+             {"replica=gqa:1\" in a recurrent group", [](Descriptor& x) { x.partition[0].gqa_replica = 1; }},
+             {"schema.minor: 0", [](Descriptor& x) { x.schema_minor = 0; }},
+         });
+}
+
+TEST(Descriptor, StaticScalesAreExactAndShort) {
+  const Descriptor fp8 = sample::descriptor("vllm:flash_nhd_fp8");
+  const auto with = [&](std::vector<float> scales) {
+    Descriptor d = fp8;
+    d.representation[0].forms[0].static_scales = std::move(scales);
+    return d;
+  };
+  const Descriptor layers = with({1, 1, 0.5F, 2});
+  std::vector<float> heads(12, 1);
+  heads[7] = 3;
+  for (const Descriptor& good : {fp8, layers, with(heads)})
+    EXPECT_TRUE(good.validate().ok()) << good.validate().error().text();
+  EXPECT_THAT(layers.canonical_text(), HasSubstr("groups.0.static.k = 0x3f800000*2,0x3f000000,0x40000000\n"));
+  EXPECT_THAT(fp8.representation[0].forms[0].text(), HasSubstr("k codes=e4m3fn op=q*c static=4:"));
+  const std::vector<std::pair<std::vector<float>, std::string>> bad{
+      {{}, "groups.0.form.k.static: 0 scales for 4 layers of 3 heads"},
+      {{1, 2}, "2 scales for 4 layers"},
+      {{1, 1, 1, 1}, "4 scales where fewer say the same"},
+      {{1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4}, "12 scales where fewer"},
+      {{0}, "0 isn't a positive number"},
+      {{-1}, "-1 isn't a positive number"},
+      {{std::numeric_limits<float>::infinity()}, "inf isn't"},
+      {{std::numeric_limits<float>::quiet_NaN()}, "nan isn't"},
+      {std::vector<float>(9000, 1), "static: 9000 entries, more than 8192"},
+  };
+  for (const auto& [scales, wanted] : bad)
+    EXPECT_THAT(with(scales).validate().error().detail, HasSubstr(wanted));
+  Descriptor plain = sample::descriptor("vllm:flash_nhd");
+  plain.representation[0].forms[1].static_scales = {1};
+  EXPECT_THAT(plain.validate().error().detail, HasSubstr("1 static scales with \"v codes=bf16 op=q\""));
 }
 
 TEST(DecodeForm, TextSaysWhatACodeMeans) {

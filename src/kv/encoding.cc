@@ -68,7 +68,7 @@ bool makes(const Row& row, const DecodeForm& form, std::uint32_t dim) {
 
 Status movable(const DecodeForm& form, std::uint32_t dim) {
   ISTHMUS_TRY(check_whole_bytes(form, dim, form.codes));
-  if (is_plain(form)) return {};
+  if (!has_stored_scale(form.operation)) return {};
   if (form.granule_tokens == 0 || kTokensOfTile % form.granule_tokens != 0) {
     return unsupported(fmt::format("not implemented: a scale that spans {} tokens, which don't divide {}",
                                    form.granule_tokens, kTokensOfTile));
@@ -84,6 +84,8 @@ Status movable(const DecodeForm& form, std::uint32_t dim) {
 
 Status decodable(const DecodeForm& form, std::uint32_t dim) {
   ISTHMUS_TRY(movable(form, dim));
+  if (form.operation == DecodeOperation::kStaticScaled)
+    return unsupported(fmt::format("conversion not implemented: from \"{}\"", form.text()));
   const bool has_numbers = is_plain(form) ? is_float(form.codes) || is_integer(form.codes)
                                           : is_integer(form.codes) && is_float(form.scale);
   const bool has_zero = form.operation != DecodeOperation::kScaledZeroPoint || is_float(form.zero);

@@ -42,8 +42,8 @@ std::string_view name(Axis axis) {
 }
 
 Result<Layout> Layout::parse(std::string_view text, const LayoutExtents& extents) {
-  ISTHMUS_TRY(const std::vector<RegionText> regions, parse_layout_text(text, extents.parameters));
-  ISTHMUS_TRY(BuiltLayout built, build_layout(regions, extents));
+  ISTHMUS_TRY(const LayoutText parsed, parse_layout_text(text, extents.parameters));
+  ISTHMUS_TRY(BuiltLayout built, build_layout(parsed.regions, extents));
   Layout layout;
   layout.source_text_ = std::string(text);
   layout.extents_ = extents;

@@ -157,7 +157,8 @@ class RegionBuilder {
           fmt::format("region {}: {} gives a stride across an open axis", text_.name, factor.text()));
     }
     if (stride < placed.bits) {
-      return invalid(fmt::format("region {}: {} is smaller than the {} bits that follow", text_.name,
+      return invalid(fmt::format("region {}: part {}, axis {}: {} is smaller than the {} bits that follow",
+                                 text_.name, placed.leaves.front().leaf.part, name(factor.axis),
                                  factor.text(), placed.bits));
     }
     return stride;

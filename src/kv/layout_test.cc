@@ -2,16 +2,23 @@
 // The notation: equal storages have equal text, and each wrong text has an error that names what is wrong.
 #include "kv/layout.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "kv/layout_text.h"
 
 namespace isthmus::kv {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // 2 layers, blocks of 32, 3 heads of 64.
 LayoutExtents extents(std::vector<std::string> components = {"k"}) {
@@ -287,6 +294,89 @@ TEST(Layout, EveryMutationOfATextIsAnErrorOrALayout) {
     }
   }
   EXPECT_GT(accepted, 0);
+}
+
+TEST(LayoutText, BlanksMayEndEveryLine) {
+  const std::map<std::string, std::uint64_t> none;
+  for (const char* end : {" ", "\t \t", " \n", "\n \n\t"}) {
+    const auto parsed = parse_layout_text(std::string("region K = tok dim k:f16") + end, none);
+    EXPECT_TRUE(parsed.ok()) << parsed.error().text();
+  }
+}
+
+// Every byte of a text replaced or cut off: an error, or a layout that reads the same from its own text.
+TEST(LayoutText, DamageGivesAnErrorOrALayoutThatStays) {
+  for (const std::string& text :
+       {k_region("blk head { k.s:f32 ; k.z:f32 ; align 64 ; slot dim/2 ~dim%2 k:u4 ; pad 8 }"),
+        k_region("blk@32768 { slot/16 hd/x slot%16 hd%x k:bf16 }"),
+        std::string("region K = blk layer head\tslot dim k:f16\n")}) {
+    ASSERT_TRUE(Layout::parse(text, extents()).ok()) << Layout::parse(text, extents()).error().text();
+    const auto check = [](const std::string& damaged) {
+      const auto layout = Layout::parse(damaged, extents());
+      if (!layout.ok()) {
+        EXPECT_FALSE(layout.error().detail.empty());
+        return;
+      }
+      EXPECT_EQ(Layout::parse(layout->source_text(), extents())->canonical_text(), layout->canonical_text());
+    };
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      check(text.substr(0, i));
+      std::string damaged = text;
+      for (int value = 0; value < 256; ++value) {
+        damaged[i] = static_cast<char>(value);
+        check(damaged);
+      }
+    }
+  }
+}
+
+// A text that costs as much as one of `size` bytes can.
+std::string repeated(std::string_view head, std::string_view unit, std::string_view tail, std::size_t size) {
+  std::string text(head);
+  while (text.size() + unit.size() + tail.size() <= size) text += unit;
+  return text + std::string(tail);
+}
+
+// What parsing looks at is bounded by a small multiple of the text's length, whatever the text.
+TEST(LayoutText, StepsGrowNoFasterThanTheText) {
+  const std::map<std::string, std::uint64_t> none;
+  struct Shape {
+    std::string_view head, unit, tail;
+    bool is_valid;
+  };
+  const std::vector<Shape> shapes{
+      {"region K = tok", " ", "dim k:f16", true},
+      {"region K = tok dim k:f16", "\n", "", true},
+      {"region K = tok dim k:f16", " \t", "", true},
+      {"region K = tok { dim k:f16", " ; pad 1", " }", false},  // More than 32 members from some size on.
+      {"region ", "K", " = tok dim k:f16", true},
+      {"region K = tok ", "d", ":f16", true},
+      {"region K = ", "{", "", false},
+      {"region K = tok ", "dim%2 ", "k:f16", false},
+      {"region K = tok ", "~", "", false},
+      {"region K = tok dim/", "1", " k:f16", false},
+      {"", "region K = tok dim k:f16\n", "", false},
+      {"", "region per ", "", false},
+      {"region K = tok { ", "{ k:f16 ; ", "}", false},
+      {"region K = tok { ", "k:u4;", "k:u4 }", false},
+  };
+  for (const Shape& shape : shapes) {
+    for (const std::size_t size : {64U, 128U, 256U, 512U, 1024U, 2048U, 4096U}) {
+      const std::string text = repeated(shape.head, shape.unit, shape.tail, size);
+      const auto parsed = parse_layout_text(text, none);
+      if (parsed.ok()) EXPECT_LE(parsed->steps, 8 * text.size()) << shape.unit << " " << size;
+      if (shape.is_valid) EXPECT_TRUE(parsed.ok()) << parsed.error().text();
+      if (!parsed.ok()) EXPECT_THAT(parsed.error().detail, Not(HasSubstr("steps"))) << shape.unit;
+    }
+  }
+}
+
+TEST(LayoutText, PartsAreBounded) {
+  std::string text = "region K = tok { k:u8";
+  for (int i = 0; i < 31; ++i) text += fmt::format(" ; c{}:u8", i);
+  EXPECT_TRUE(parse_layout_text(text + " }", {}).ok());
+  EXPECT_THAT(parse_layout_text(text + " }\nregion V = tok v:u8", {}).error().detail,
+              HasSubstr("more than 32 parts"));
 }
 
 }  // namespace

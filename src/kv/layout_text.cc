@@ -35,7 +35,7 @@ class Parser {
   Parser(std::string_view text, const std::map<std::string, std::uint64_t>& parameters)
       : text_(text), parameters_(parameters) {}
 
-  Result<std::vector<RegionText>> layout() {
+  Result<LayoutText> layout() {
     std::vector<RegionText> regions;
     for (skip_lines(); at_ < text_.size(); skip_lines()) {
       if (regions.size() == kLayoutRegionsMax)
@@ -45,10 +45,10 @@ class Parser {
         if (other.name == one.name) return fail(fmt::format("region {} is defined twice", one.name));
       }
       regions.push_back(std::move(one));
-      if (at_ < text_.size() && peek() != '\n') return fail("expected the end of the line");
+      if (peek() != '\n' && at_ < text_.size()) return fail("expected the end of the line");
     }
     if (regions.empty()) return fail("there is no region");
-    return regions;
+    return LayoutText{std::move(regions), steps_};
   }
 
  private:
@@ -73,6 +73,8 @@ class Parser {
     if (depth > kLayoutDepthMax) return fail(fmt::format("groups nest deeper than {}", kLayoutDepthMax));
     Node node;
     while (true) {
+      ++steps_;
+      if (steps_ > kLayoutStepsPerByte * (text_.size() + 1)) return fail("takes too many steps");
       if (peek() == '{') {
         ISTHMUS_TRY(node.members, group(depth));
         return node;
@@ -109,6 +111,7 @@ class Parser {
 
   Result<Member> member(std::uint32_t depth) {
     Member member;
+    ++steps_;
     const std::size_t before = at_;
     const std::string head = word();
     if (head == "pad" || head == "align") {
@@ -123,6 +126,8 @@ class Parser {
   }
 
   Result<Leaf> leaf(const std::string& component) {
+    if (parts_ == kLayoutPartsMax) return fail(fmt::format("more than {} parts", kLayoutPartsMax));
+    ++parts_;
     Leaf leaf{.component = component, .part = component, .format = Format::kF16};
     if (take('.')) {
       const std::string side = word();
@@ -159,12 +164,14 @@ class Parser {
   // An integer from 1 up, or a parameter's value.
   Result<std::uint64_t> number(std::string_view after) {
     skip_blanks();
+    ++steps_;
     std::uint64_t value = 0;
     if (at_ < text_.size() && is_digit(text_[at_])) {
       const char* begin = text_.data() + at_;
       const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), value);
       if (error != std::errc()) return fail(fmt::format("the number after \"{}\" is too large", after));
       at_ += static_cast<std::size_t>(end - begin);
+      steps_ += static_cast<std::uint64_t>(end - begin);
       if (at_ < text_.size() && is_letter(text_[at_])) return fail("a number runs into a name");
     } else {
       const std::string parameter = word();
@@ -184,6 +191,7 @@ class Parser {
     skip_blanks();
     const std::size_t begin = at_;
     while (at_ < text_.size() && (is_letter(text_[at_]) || (at_ > begin && is_digit(text_[at_])))) ++at_;
+    steps_ += 1 + at_ - begin;
     return std::string(text_.substr(begin, at_ - begin));
   }
 
@@ -200,7 +208,9 @@ class Parser {
   }
 
   void skip_blanks() {
+    const std::size_t begin = at_;
     while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\t')) ++at_;
+    steps_ += 1 + at_ - begin;
   }
   void skip_lines() {
     while (peek() == '\n') ++at_;
@@ -218,6 +228,8 @@ class Parser {
   std::string_view text_;
   const std::map<std::string, std::uint64_t>& parameters_;
   std::size_t at_ = 0;
+  std::uint64_t steps_ = 0;
+  std::uint32_t parts_ = 0;
 };
 
 }  // namespace
@@ -237,8 +249,8 @@ std::string Factor::text() const {
   return out;
 }
 
-Result<std::vector<RegionText>> parse_layout_text(std::string_view text,
-                                                  const std::map<std::string, std::uint64_t>& parameters) {
+Result<LayoutText> parse_layout_text(std::string_view text,
+                                     const std::map<std::string, std::uint64_t>& parameters) {
   if (text.size() > kLayoutTextMax) {
     return Error{Code::kInvalidArgument,
                  fmt::format("layout: text of {} bytes is longer than {}", text.size(), kLayoutTextMax)};

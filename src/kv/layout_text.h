@@ -64,9 +64,19 @@ inline constexpr std::uint32_t kLayoutDepthMax = 8;
 inline constexpr std::uint32_t kLayoutFactorsMax = 32;  // In front of one leaf or group.
 inline constexpr std::uint32_t kLayoutRegionsMax = 16;
 inline constexpr std::uint32_t kLayoutMembersMax = 32;  // Of one group.
+inline constexpr std::uint32_t kLayoutPartsMax = 32;    // Of the text: 8 components have 24.
+
+// Work that a text may cost, in steps: a step looks at one character, or begins one word, number, node or
+// member. A budget instead of trust in the grammar: no text takes time beyond its length.
+inline constexpr std::uint64_t kLayoutStepsPerByte = 16;
+
+struct LayoutText {
+  std::vector<RegionText> regions;
+  std::uint64_t steps = 0;  // At most kLayoutStepsPerByte · (size of the text + 1).
+};
 
 // Errors: invalid_argument naming line and column, unsupported for a number format.
-Result<std::vector<RegionText>> parse_layout_text(std::string_view text,
-                                                  const std::map<std::string, std::uint64_t>& parameters);
+Result<LayoutText> parse_layout_text(std::string_view text,
+                                     const std::map<std::string, std::uint64_t>& parameters);
 
 }  // namespace isthmus::kv

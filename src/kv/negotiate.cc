@@ -188,18 +188,24 @@ class Negotiation {
     const bool is_same = from.same_form(to);
     if (!is_same)
       verdict_.conversions.push_back({path, from.text(), to.text(), "codes mean numbers in different ways"});
+    const bool is_exact = steps && restores(from, to, *steps);
+    const auto value = [](const DecodeForm& form, const Component& component) {
+      return WireComponent{form, component.value_transforms}.text();
+    };
+    if (steps && !is_exact && !ours.has_token_axis) {
+      reject(path, value(from, ours), value(to, theirs),
+             "a state without a token axis enters every later token, so it crosses exactly or not at all");
+      return;
+    }
     const Status can = implemented(from, to, steps.value_or(std::vector<ValueStep>{}), ours.dim);
     if (!can.ok()) {
       reject(path, from.text(), to.text(), can.error().detail);
       return;
     }
-    if (!steps || restores(from, to, *steps)) return;
+    if (!steps || is_exact) return;
     is_exact_ = false;
     verdict_.roundings = 1;
     if (policy_.exactness == Exactness::kLossless) {
-      const auto value = [](const DecodeForm& form, const Component& component) {
-        return WireComponent{form, component.value_transforms}.text();
-      };
       reject("policy.exactness", value(from, ours), value(to, theirs),
              fmt::format("the policy is lossless, and {} can't hold every value exactly", path));
     }
@@ -229,6 +235,12 @@ class Negotiation {
     }
     const std::vector<RankBox> a = boxes_of(source_, group);
     const std::vector<RankBox> b = boxes_of(target_, group);
+    const auto has_all_tokens = [](const RankBox& box) { return box.has_all_tokens(); };
+    if (!std::all_of(a.begin(), a.end(), has_all_tokens) ||
+        !std::all_of(b.begin(), b.end(), has_all_tokens)) {
+      reject(fmt::format("partition.group.{}", group), partition_text(a), partition_text(b),
+             "not implemented: ranks that hold some positions only");
+    }
     if (a != b) {
       verdict_.redistributions.push_back({fmt::format("partition.group.{}", group), partition_text(a),
                                           partition_text(b), "the ranks hold different boxes"});
@@ -245,7 +257,7 @@ class Negotiation {
     const DecodeForm& to = target_.representation[group].forms[component];
     const bool is_same = from.same_form(to);
     std::vector<std::string> parts{from.component};
-    if (is_same && from.operation != DecodeOperation::kPlain) parts.push_back(from.component + ".s");
+    if (is_same && has_stored_scale(from.operation)) parts.push_back(from.component + ".s");
     if (is_same && from.operation == DecodeOperation::kScaledZeroPoint)
       parts.push_back(from.component + ".z");
     for (const std::string& part : parts) {
@@ -272,9 +284,7 @@ class Negotiation {
   static std::string partition_text(const std::vector<RankBox>& boxes) {
     std::string out;
     for (const RankBox& box : boxes) {
-      out += fmt::format("{}rank {} layers {}..{} heads {}..{}{}", out.empty() ? "" : "; ", box.rank,
-                         box.layer_begin, box.layer_end, box.head_begin, box.head_end,
-                         box.replica == 0 ? "" : fmt::format(" replica {}", box.replica));
+      out += fmt::format("{}rank {} {}", out.empty() ? "" : "; ", box.rank, box.text());
     }
     return out;
   }
@@ -336,6 +346,15 @@ std::string qualification_form(const Descriptor& descriptor) {
 
 namespace {
 
+// Codes of static scales that stay as they are: equal scales, or e4m3fnuz with e4m3fn's doubled, as each of
+// its codes is half as large. (Of e4m3fn's codes the two NaNs never cross, and −0 becomes 0.)
+bool keeps_static_codes(const DecodeForm& from, const DecodeForm& to) {
+  if (from.codes == to.codes) return from.static_scales == to.static_scales;
+  if (from.codes != Format::kE4m3fn || to.codes != Format::kE4m3fnuz) return false;
+  return std::equal(from.static_scales.begin(), from.static_scales.end(), to.static_scales.begin(),
+                    to.static_scales.end(), [](float ours, float theirs) { return theirs == 2 * ours; });
+}
+
 // A record whose recipe names no instruction set holds for each: "llamacpp/q" for "llamacpp.avx512/q" too.
 bool covers(std::string_view recorded, std::string_view recipe) {
   const std::size_t slash = std::min(recipe.find('/'), recipe.size());
@@ -371,9 +390,15 @@ Status implemented(const DecodeForm& from, const DecodeForm& to, const std::vect
 
 bool restores(const DecodeForm& from, const DecodeForm& to, const std::vector<ValueStep>& steps) {
   if (steps.empty() && from.same_form(to)) return true;
-  if (!only_moves(steps) || to.operation != DecodeOperation::kPlain) return false;
+  if (!only_moves(steps)) return false;
+  if (from.operation == DecodeOperation::kStaticScaled && to.operation == DecodeOperation::kStaticScaled)
+    return keeps_static_codes(from, to);
+  if (to.operation != DecodeOperation::kPlain) return false;
   if (from.operation == DecodeOperation::kPlain) return embeds(from.codes, to.codes);
-  if (from.operation == DecodeOperation::kScaledZeroPoint) return false;
+  if (from.operation == DecodeOperation::kScaledZeroPoint ||
+      from.operation == DecodeOperation::kStaticScaled) {
+    return false;
+  }
   // A product of significands has as many bits as both together, and may carry into the next exponent. A
   // constant zero point leaves a code's bits, as |q − c| is below 2^bits.
   const Precision codes = precision(from.codes);

@@ -4,8 +4,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <limits>
 #include <string>
@@ -277,8 +279,9 @@ TEST(Negotiate, PartitionsAndBlockSizesRedistribute) {
   EXPECT_EQ(verdict.kind, VerdictKind::kRedistribute);
   const Reason* reason = find(verdict.redistributions, "partition.group.0");
   ASSERT_NE(reason, nullptr);
-  EXPECT_EQ(reason->source, "rank 0 layers 0..4 heads 0..3");
-  EXPECT_EQ(reason->target, "rank 0 layers 0..4 heads 0..1; rank 1 layers 0..4 heads 1..3");
+  EXPECT_EQ(reason->source, "rank 0 layers=0..4 heads=0..3 replica=0");
+  EXPECT_EQ(reason->target,
+            "rank 0 layers=0..4 heads=0..1 replica=0; rank 1 layers=0..4 heads=1..3 replica=0");
   Descriptor blocks = one;
   blocks.representation[0].block_tokens = 128;
   EXPECT_NE(find(negotiate(one, blocks, kLossless).redistributions, "groups.0.block_tokens"), nullptr);
@@ -473,15 +476,39 @@ TEST(Implemented, OtherFormsAreRefusedByTextAndRecipe) {
   EXPECT_FALSE(implemented(fp8, fp8, {{ValueStepKind::kHadamard, 64}}, 64).ok()) << "must be decoded";
 }
 
-TEST(Implemented, AWindowMovesAndARecurrentStateDoesNot) {
+TEST(Implemented, WindowsAndLatentStateMove) {
   Descriptor a = sample::descriptor("llamacpp:f16");
   a.groups[0].attention = AttentionKind::kSlidingWindow;
   a.groups[0].window = 512;
   EXPECT_EQ(negotiate(a, a, kLossless).kind, VerdictKind::kDirect);
-  a.groups[0].attention = AttentionKind::kRecurrent;
-  a.groups[0].window = 0;
-  const Verdict verdict = negotiate(a, a, kLossless);
-  EXPECT_EQ(verdict.kind, VerdictKind::kReject);
+  Descriptor latent = sample::descriptor("vllm:mla_bf16");
+  latent.groups[0].attention = AttentionKind::kMla;
+  EXPECT_EQ(negotiate(latent, latent, kLossless).kind, VerdictKind::kDirect);
+}
+
+// What no policy allows: a rounded state would be in every later token.
+TEST(Implemented, AStateWithoutATokenAxisIsExactOrRefused) {
+  const auto state = [](Format codes) {
+    Descriptor d = sample::descriptor(codes == Format::kF32 ? "llamacpp:f32" : "llamacpp:bf16");
+    d.groups[0].attention = AttentionKind::kRecurrent;
+    for (Component& component : d.groups[0].components) {
+      component.has_token_axis = false;
+      component.value_transforms = {};
+    }
+    d.schema_minor = 1;
+    return d;
+  };
+  const Descriptor wide = state(Format::kF32), narrow = state(Format::kBf16);
+  for (const Exactness exactness : {Exactness::kLossless, Exactness::kBounded, Exactness::kUnqualified}) {
+    const Policy policy{.exactness = exactness, .roundings_max = 9, .qualifications = {}};
+    const Verdict rounded = negotiate(wide, narrow, policy);
+    EXPECT_EQ(paths(rounded.rejects), "groups.0.geometry.attention groups.0.form.k groups.0.form.v");
+    EXPECT_THAT(rounded.rejects[1].text, HasSubstr("crosses exactly or not at all"));
+    EXPECT_EQ(paths(negotiate(narrow, wide, policy).rejects), "groups.0.geometry.attention");
+  }
+  Descriptor mixed = wide;
+  mixed.groups[0].components[1].value_transforms = {"hadamard:64"};
+  EXPECT_EQ(paths(negotiate(wide, mixed, kBounded).rejects), "groups.0.geometry.attention groups.0.form.v");
 }
 
 TEST(Restores, IsTheTableOfExactEmbeddings) {
@@ -518,6 +545,87 @@ TEST(Restores, IsTheTableOfExactEmbeddings) {
   EXPECT_TRUE(restores(q4, plain(Format::kF32), moved));
   EXPECT_FALSE(restores(u8, u8, moved)) << "codes are made anew";
   EXPECT_FALSE(restores(plain(Format::kF32), plain(Format::kF32), mixed));
+}
+
+TEST(Restores, StaticScalesKeepTheirCodesOrAreDoubledForFnuz) {
+  const auto fixed = [](Format codes, std::vector<float> scales) {
+    return DecodeForm{.component = "k",
+                      .codes = codes,
+                      .operation = DecodeOperation::kStaticScaled,
+                      .recipe = "",
+                      .static_scales = std::move(scales)};
+  };
+  const DecodeForm fn = fixed(Format::kE4m3fn, {0.1F, 3});
+  EXPECT_TRUE(restores(fn, fixed(Format::kE4m3fnuz, {0.2F, 6}), {}));
+  EXPECT_FALSE(restores(fn, fixed(Format::kE4m3fnuz, {0.2F, 3}), {}));
+  EXPECT_FALSE(restores(fn, fixed(Format::kE4m3fnuz, {0.2F}), {}));
+  EXPECT_FALSE(restores(fn, fixed(Format::kE5m2, {0.1F, 3}), {}));
+  EXPECT_FALSE(restores(fixed(Format::kE4m3fnuz, {0.2F, 6}), fn, {})) << "240 has no code at half the scale";
+  EXPECT_FALSE(restores(fn, fixed(Format::kE4m3fn, {0.1F, 4}), {}));
+  EXPECT_TRUE(restores(fn, fn, {{ValueStepKind::kHalvesToInterleaved, 0}}));
+  const DecodeForm f32{.component = "k", .codes = Format::kF32, .recipe = ""};
+  EXPECT_FALSE(restores(fn, f32, {}));
+  EXPECT_FALSE(restores(f32, fn, {}));
+  const float huge = std::numeric_limits<float>::max();
+  EXPECT_FALSE(restores(fixed(Format::kE4m3fn, {huge}), fixed(Format::kE4m3fnuz, {huge}), {}));
+}
+
+// Any storage, with some of its facts changed.
+Descriptor changed_descriptor() {
+  Descriptor d = sample::descriptor((*rc::gen::elementOf(catalogue())).name);
+  const std::vector<std::function<void(Descriptor&)>> changes{
+      [](Descriptor& x) { x.identity.lineage = "other"; },
+      [](Descriptor& x) { x.identity.rope_theta = 7; },
+      [](Descriptor& x) { x.identity.adapters = {{"a", "b"}}; },
+      [](Descriptor& x) { x.weights_recipe = "other"; },
+      [](Descriptor& x) { x.groups[0].components[0].value_transforms = {"rope:halves"}; },
+      [](Descriptor& x) { x.groups[0].components[0].value_transforms.emplace_back("hadamard:2"); },
+      [](Descriptor& x) { x.representation[0].block_tokens *= 2; },
+      [](Descriptor& x) { x.schema_minor = 5; },
+      [](Descriptor& x) {
+        x.partition[0].layer_end = 1;
+        RankBox rest = x.partition[0];
+        rest.rank = 1;
+        rest.layer_begin = 1;
+        rest.layer_end = 4;
+        x.partition.push_back(rest);
+      },
+      [](Descriptor& x) { x.groups[0].layers = {1, 2, 3, 5}; },
+      [](Descriptor& x) { x.representation[0].forms[0].recipe = "other"; },
+  };
+  for (const auto& change : changes) {
+    if (*rc::gen::inRange(0, 3) == 0) change(d);
+  }
+  return d;
+}
+
+using Swapped = std::vector<std::array<std::string, 3>>;
+
+Swapped sorted(const std::vector<Reason>& reasons, bool is_swapped) {
+  Swapped out;
+  for (const Reason& reason : reasons) {
+    // Only what one end's descriptor says; what an end can do differs with the direction.
+    if (reason.path.starts_with("policy.") || reason.text.find("not implemented") != std::string::npos)
+      continue;
+    out.push_back({reason.path, is_swapped ? reason.target : reason.source,
+                   is_swapped ? reason.source : reason.target});
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+RC_GTEST_PROP(Negotiate, DifferencesAreTheSameFromEitherEndWithTheirValuesSwapped, ()) {
+  const Descriptor a = changed_descriptor(), b = changed_descriptor();
+  RC_PRE(a.validate().ok() && b.validate().ok());
+  const Policy policy{
+      .exactness = *rc::gen::element(Exactness::kLossless, Exactness::kBounded, Exactness::kUnqualified),
+      .qualifications = {}};
+  const Verdict there = negotiate(a, b, policy), back = negotiate(b, a, policy);
+  RC_ASSERT(sorted(there.rejects, false) == sorted(back.rejects, true));
+  RC_ASSERT(sorted(there.redistributions, false) == sorted(back.redistributions, true));
+  RC_ASSERT(sorted(there.conversions, false) == sorted(back.conversions, true));
+  RC_ASSERT((there.kind == VerdictKind::kReject) == !there.rejects.empty());
+  RC_ASSERT(negotiate(a, a, policy).redistributions.empty() && negotiate(a, a, policy).conversions.empty());
 }
 
 TEST(Explain, ShowsClassDifferencesWireStepsAndPrice) {

@@ -3,13 +3,20 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <cctype>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kv/negotiate.h"
+#include "kv/published.h"
 #include "kv/sample.h"
 
 namespace isthmus::kv {
@@ -29,6 +36,7 @@ std::string read(const std::string& path) {
 void expect_vector(const std::string& name, const std::string& text) {
   const std::string path = fmt::format("{}/vectors/kv/{}", kSpec, name);
   if (std::getenv("ISTHMUS_UPDATE_VECTORS") != nullptr) {
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path());
     std::ofstream(path, std::ios::binary) << text;
     return;
   }
@@ -88,22 +96,20 @@ Descriptor two_ranks() {
   descriptor.weights_recipe = "bf16";
   descriptor.identity.adapters = {{"style", "0123"}, {"tone \\ of\tvoice", "4567"}};
   descriptor.partition = {{0, 0, 0, 4, 0, 1, 0}, {1, 0, 0, 4, 1, 3, 0}, {2, 0, 0, 4, 0, 3, 1}};
+  descriptor.schema_minor = 1;
   return descriptor;
+}
+
+std::string file_name(std::string name) {
+  std::replace(name.begin(), name.end(), ':', '-');
+  return name;
 }
 
 TEST(Vectors, DescriptorsHaveTheirTextAndDigest) {
   std::string digests;
-  const std::vector<std::pair<std::string, Descriptor>> all{
-      {"llamacpp-f16", sample::descriptor("llamacpp:f16")},
-      {"llamacpp-q8_0", sample::descriptor("llamacpp:q8_0")},
-      {"llamacpp-q8_0_v_q4_0", sample::descriptor("llamacpp:q8_0_v_q4_0")},
-      {"openvino-f32", sample::descriptor("openvino:f32")},
-      {"openvino-u8", sample::descriptor("openvino:u8")},
-      {"openvino-u8_channel", sample::descriptor("openvino:u8_channel")},
-      {"openvino-u4", sample::descriptor("openvino:u4")},
-      {"vllm-mla_fp8_656", sample::descriptor("vllm:mla_fp8_656")},
-      {"two-ranks", two_ranks()},
-  };
+  std::vector<std::pair<std::string, Descriptor>> all{{"two-ranks", two_ranks()}};
+  for (const Storage& storage : catalogue())
+    all.emplace_back(file_name(storage.name), sample::descriptor(storage.name));
   for (const auto& [name, descriptor] : all) {
     expect_vector(fmt::format("descriptors/{}.txt", name), descriptor.canonical_text());
     digests += fmt::format("{}  {}.txt\n", descriptor.digest().hex(), name);
@@ -121,6 +127,24 @@ TEST(Vectors, TokenChainsHaveTheirDigests) {
   expect_vector("token_chain.txt", text);
 }
 
+constexpr std::array kPolicies{std::pair{"lossless", Exactness::kLossless},
+                               std::pair{"bounded", Exactness::kBounded},
+                               std::pair{"unqualified", Exactness::kUnqualified}};
+
+std::string paths_text(std::string_view label, const std::vector<Reason>& reasons) {
+  std::string out;
+  for (const Reason& reason : reasons)
+    out += fmt::format("{}{}", out.empty() ? fmt::format(" {}=", label) : ",", reason.path);
+  return out;
+}
+
+// "reject exact=no roundings=0 forbid=PATH,… move=PATH,… convert=PATH,…"
+std::string verdict_text(const Verdict& verdict) {
+  return fmt::format("{} exact={} roundings={}{}{}{}", name(verdict.kind), verdict.exact ? "yes" : "no",
+                     verdict.roundings, paths_text("forbid", verdict.rejects),
+                     paths_text("move", verdict.redistributions), paths_text("convert", verdict.conversions));
+}
+
 TEST(Vectors, PairsHaveTheirVerdicts) {
   std::string text;
   const std::vector<std::string> names{"llamacpp:f16",
@@ -135,20 +159,55 @@ TEST(Vectors, PairsHaveTheirVerdicts) {
                                        "openvino:u8_channel",
                                        "openvino:u4",
                                        "vllm:flash_nhd"};
-  for (const Exactness exactness : {Exactness::kLossless, Exactness::kBounded}) {
+  for (const auto& [policy, exactness] : {kPolicies[0], kPolicies[1]}) {
     for (const std::string& source : names) {
       for (const std::string& target : names) {
         const Verdict verdict = negotiate(sample::descriptor(source), sample::descriptor(target),
                                           {.exactness = exactness, .qualifications = {}});
-        text += fmt::format("{:<8} {:<25} {:<25} {:<20} exact={} roundings={}",
-                            exactness == Exactness::kLossless ? "lossless" : "bounded", source, target,
-                            name(verdict.kind), verdict.exact ? "yes" : "no", verdict.roundings);
-        for (const Reason& reason : verdict.rejects) text += " " + reason.path;
-        text += "\n";
+        text +=
+            fmt::format("{} {} {} {}\n", policy, file_name(source), file_name(target), verdict_text(verdict));
       }
     }
   }
   expect_vector("verdicts.txt", text);
+}
+
+// '=' direct, 'm' redistribute, 'c' convert, 'b' both; capitals where numbers are rounded; '.' reject.
+char letter_of(const Verdict& verdict) {
+  const char letter = std::string_view(".=mcb").at(static_cast<std::size_t>(verdict.kind));
+  return verdict.roundings == 0 ? letter : static_cast<char>(std::toupper(letter));
+}
+
+// Every storage with every storage, one letter a pair, targets in the order of the sources.
+TEST(Vectors, EveryPairOfTheCatalogueHasItsVerdict) {
+  std::string text;
+  for (const auto& [policy, exactness] : {kPolicies[0], kPolicies[1]}) {
+    for (const Storage& source : catalogue()) {
+      text += fmt::format("{} {} ", policy, file_name(source.name));
+      for (const Storage& target : catalogue()) {
+        text += letter_of(negotiate(sample::descriptor(source.name), sample::descriptor(target.name),
+                                    {.exactness = exactness, .qualifications = {}}));
+      }
+      text += "\n";
+    }
+  }
+  expect_vector("catalogue_verdicts.txt", text);
+}
+
+TEST(Vectors, PublishedPairsHaveTheirVerdicts) {
+  std::string text;
+  for (const published::Pair& pair : published::pairs()) {
+    for (const auto& [end, descriptor] : {std::pair{"prefill", &pair.prefill}, {"decode", &pair.decode}}) {
+      ASSERT_TRUE(descriptor->validate().ok()) << pair.name << ": " << descriptor->validate().error().text();
+      expect_vector(fmt::format("published/{}-{}.txt", pair.name, end), descriptor->canonical_text());
+    }
+    for (const auto& [policy, exactness] : kPolicies) {
+      const Policy allowed{.exactness = exactness, .qualifications = {}};
+      text += fmt::format("{} {} {}\n", policy, pair.name,
+                          verdict_text(negotiate(pair.prefill, pair.decode, allowed)));
+    }
+  }
+  expect_vector("published/verdicts.txt", text);
 }
 
 }  // namespace

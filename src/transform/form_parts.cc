@@ -14,7 +14,7 @@ Result<std::vector<FormPart>> form_parts(const kv::DecodeForm& form, std::uint32
   if (dim == 0) {
     return Error{Code::kInvalidArgument, fmt::format("component {}: rows have no elements", form.component)};
   }
-  const bool scaled = form.operation != kv::DecodeOperation::kPlain;
+  const bool scaled = has_stored_scale(form.operation);
   ISTHMUS_TRY(kv::movable(form, dim));
   const auto part = [&](std::string_view suffix, kv::Format format, std::uint32_t granule,
                         std::uint32_t tokens) {

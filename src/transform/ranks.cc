@@ -39,12 +39,15 @@ Status split_ranks(kv::Descriptor& descriptor, Degrees degrees) {
                         .layer_end = cut(layers, degrees.pipeline, l + 1),
                         .head_begin = cut(heads, runs, run),
                         .head_end = cut(heads, runs, run + 1)};
-        box.replica = is_copied ? t % copies : 0;
+        const bool has_heads = group.attention == kv::AttentionKind::kFull ||
+                               group.attention == kv::AttentionKind::kSlidingWindow;
+        (has_heads ? box.gqa_replica : box.mla_replica) = is_copied ? t % copies : 0;
         boxes.push_back(box);
       }
     }
   }
   descriptor.partition = std::move(boxes);
+  descriptor.schema_minor = std::max(descriptor.schema_minor, descriptor.minimum_minor());
   return ok_status();
 }
 

@@ -21,10 +21,10 @@ bool holds(const kv::RankBox& rank, const Chunk& chunk) {
          box.head_end <= rank.head_end;
 }
 
-std::vector<std::uint32_t> holders(const kv::Descriptor& descriptor, const Chunk& chunk) {
+std::vector<std::uint32_t> holders(const kv::Descriptor& descriptor, const Chunk& chunk, std::uint32_t data) {
   std::vector<std::uint32_t> ranks;
   for (const kv::RankBox& rank : descriptor.partition) {
-    if (holds(rank, chunk)) ranks.push_back(rank.rank);
+    if (holds(rank, chunk) && rank.data_replica == data) ranks.push_back(rank.rank);
   }
   std::sort(ranks.begin(), ranks.end());
   return ranks;
@@ -157,7 +157,8 @@ class Mover {
 
 Result<std::vector<Route>> routes_of(const Chunk& chunk, const kv::Descriptor& source,
                                      const kv::Descriptor& target, const Reading& reading) {
-  const std::vector<std::uint32_t> readers = holders(target, chunk), copies = holders(source, chunk);
+  const std::vector<std::uint32_t> readers = holders(target, chunk, reading.target_data);
+  const std::vector<std::uint32_t> copies = holders(source, chunk, reading.source_data);
   if (readers.empty() || copies.empty()) {
     return Error{Code::kInvalidArgument, fmt::format("no rank of the {} holds chunk {}",
                                                      copies.empty() ? "source" : "target", chunk.index)};

@@ -21,7 +21,9 @@ namespace isthmus::transform {
 struct Reading {
   // The n-th of the ranks that hold a piece, by rank; nothing: the copies are read in turn, but the first one
   // of a state without heads (MLA, index keys).
-  std::optional<std::uint32_t> copy;
+  std::optional<std::uint32_t> copy = {};
+  // Which data-parallel ranks have the sequence, at each end: others are neither read nor written.
+  std::uint32_t source_data = 0, target_data = 0;
 };
 
 // One read and one write of a chunk.

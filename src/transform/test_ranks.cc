@@ -102,7 +102,8 @@ Status add_group(kv::Descriptor& descriptor, const kv::Storage& storage, const T
     if (form.component == "k") component.value_transforms = {"rope:interleaved"};
     group.components.push_back(std::move(component));
   }
-  ISTHMUS_TRY(kv::StoredGroup stored, kv::represent(storage, std::move(group)));
+  ISTHMUS_TRY(kv::StoredGroup stored,
+              kv::represent(storage, std::move(group), {{"k", {0.5F}}, {"v", {0.25F}}}));
   if (block_tokens != 0 && stored.representation.block_tokens != 0)
     stored.representation.block_tokens = block_tokens;
   descriptor.groups.push_back(std::move(stored.group));

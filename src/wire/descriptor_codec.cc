@@ -2,54 +2,62 @@
 // Every field of a descriptor, to and from its message.
 #include "wire/descriptor_codec.h"
 
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <string_view>
+#include <utility>
+
 #include <fmt/format.h>
 
+#include "kv/layout_text.h"
 #include "wire/proto_fields.h"
 
 namespace isthmus::wire {
 namespace {
 
-// Of one descriptor. The largest known models have 128 layers in ≤ 8 groups, ≤ 8 components, ≤ 64 ranks.
-constexpr std::size_t kGroupsMax = 64;
-constexpr std::size_t kLayersMax = 1024;
-constexpr std::size_t kComponentsMax = 16;
-constexpr std::size_t kTransformsMax = 16;
-constexpr std::size_t kAdaptersMax = 64;
-constexpr std::size_t kRankBoxesMax = 4096;
+// Fields that came after schema 1.0 and change what a byte means. A reader that doesn't know one must refuse
+// the descriptor instead of reading it without.
+constexpr std::string_view kStaticScales = "groups.form.static_scales";
+constexpr std::string_view kReplicas = "partition.replicas";
+constexpr std::string_view kTokens = "partition.tokens";
+constexpr std::array kKnown{kStaticScales, kReplicas, kTokens};
+constexpr std::size_t kCriticalMax = 64;
 
 void check(const v1::Identity& in, Bounds& bounds) {
-  bounds.text("identity.architecture", in.architecture(), kNameBytesMax);
-  bounds.text("identity.lineage", in.lineage(), kNameBytesMax);
-  bounds.text("identity.config_digest", in.config_digest(), kNameBytesMax);
-  bounds.text("identity.tokenizer_digest", in.tokenizer_digest(), kNameBytesMax);
-  bounds.text("identity.position_scheme", in.position_scheme(), kNameBytesMax);
-  bounds.text("identity.rope_scaling", in.rope_scaling(), kNameBytesMax);
-  bounds.count("identity.adapters", in.adapters_size(), kAdaptersMax);
+  bounds.text("identity.architecture", in.architecture(), kv::kTextMax);
+  bounds.text("identity.lineage", in.lineage(), kv::kTextMax);
+  bounds.text("identity.config_digest", in.config_digest(), kv::kTextMax);
+  bounds.text("identity.tokenizer_digest", in.tokenizer_digest(), kv::kTextMax);
+  bounds.text("identity.position_scheme", in.position_scheme(), kv::kTextMax);
+  bounds.text("identity.rope_scaling", in.rope_scaling(), kv::kTextMax);
+  bounds.count("identity.adapters", in.adapters_size(), kv::kAdaptersMax);
   for (const v1::Adapter& adapter : in.adapters()) {
-    bounds.text("identity.adapters.name", adapter.name(), kNameBytesMax);
-    bounds.text("identity.adapters.digest", adapter.digest(), kNameBytesMax);
+    bounds.text("identity.adapters.name", adapter.name(), kv::kTextMax);
+    bounds.text("identity.adapters.digest", adapter.digest(), kv::kTextMax);
   }
 }
 
 void check(const v1::LayerGroup& in, Bounds& bounds) {
-  bounds.count("group.layers", in.layers_size(), kLayersMax);
+  bounds.count("group.layers", in.layers_size(), kv::kLayersMax);
   bounds.known("group.attention", in.attention(), v1::AttentionKind_ARRAYSIZE);
-  bounds.count("group.components", in.components_size(), kComponentsMax);
+  bounds.count("group.components", in.components_size(), kv::kComponentsMax);
   for (const v1::Component& component : in.components()) {
-    bounds.text("component.name", component.name(), kNameBytesMax);
-    bounds.count("component.value_transforms", component.value_transforms_size(), kTransformsMax);
+    bounds.text("component.name", component.name(), kv::kTextMax);
+    bounds.count("component.value_transforms", component.value_transforms_size(), kv::kTransformsMax);
     for (const std::string& transform : component.value_transforms())
-      bounds.text("component.value_transforms", transform, kNameBytesMax);
+      bounds.text("component.value_transforms", transform, kv::kTextMax);
   }
 }
 
 void check(const v1::GroupRepresentation& in, Bounds& bounds) {
-  bounds.text("representation.layout", in.layout_text(), kTextBytesMax);
-  bounds.count("representation.forms", in.forms_size(), kComponentsMax);
+  bounds.text("representation.layout", in.layout_text(), kv::kLayoutTextMax);
+  bounds.count("representation.forms", in.forms_size(), kv::kComponentsMax);
   for (const v1::DecodeForm& form : in.forms()) {
-    bounds.text("form.component", form.component(), kNameBytesMax);
+    bounds.text("form.component", form.component(), kv::kTextMax);
     bounds.known("form.operation", form.operation(), v1::DecodeOperation_ARRAYSIZE);
-    bounds.text("form.recipe", form.recipe(), kNameBytesMax);
+    bounds.text("form.recipe", form.recipe(), kv::kTextMax);
+    bounds.count("form.static_scales", form.static_scales_size(), kv::kStaticScalesMax);
   }
 }
 
@@ -126,6 +134,7 @@ void write_form(const kv::DecodeForm& form, v1::DecodeForm& out) {
   out.set_high_nibble_first(form.high_nibble_first);
   out.set_recipe(form.recipe);
   out.set_zero_constant(form.zero_constant);
+  for (const float scale : form.static_scales) out.add_static_scales(std::bit_cast<std::uint32_t>(scale));
 }
 
 Result<kv::DecodeForm> read_form(const v1::DecodeForm& in) {
@@ -140,18 +149,66 @@ Result<kv::DecodeForm> read_form(const v1::DecodeForm& in) {
   form.high_nibble_first = in.high_nibble_first();
   form.recipe = in.recipe();
   form.zero_constant = in.zero_constant();
+  for (const std::uint32_t pattern : in.static_scales())
+    form.static_scales.push_back(std::bit_cast<float>(pattern));
   return form;
+}
+
+void write_box(const kv::RankBox& box, v1::RankBox& out) {
+  out.set_rank(box.rank);
+  out.set_group(box.group);
+  out.set_layer_begin(box.layer_begin);
+  out.set_layer_end(box.layer_end);
+  out.set_head_begin(box.head_begin);
+  out.set_head_end(box.head_end);
+  out.set_gqa_replica(box.gqa_replica);
+  out.set_mla_replica(box.mla_replica);
+  out.set_data_replica(box.data_replica);
+  out.set_token_begin(box.token_begin);
+  out.set_token_end(box.token_end);
+  out.set_token_period(box.token_period);
+}
+
+kv::RankBox read_box(const v1::RankBox& in) {
+  return {.rank = in.rank(),
+          .group = in.group(),
+          .layer_begin = in.layer_begin(),
+          .layer_end = in.layer_end(),
+          .head_begin = in.head_begin(),
+          .head_end = in.head_end(),
+          .gqa_replica = in.gqa_replica(),
+          .mla_replica = in.mla_replica(),
+          .data_replica = in.data_replica(),
+          .token_begin = in.token_begin(),
+          .token_end = in.token_end(),
+          .token_period = in.token_period()};
+}
+
+void write_critical(const kv::Descriptor& descriptor, v1::Descriptor& out) {
+  bool has_static_scales = false, has_replicas = false, has_tokens = false;
+  for (const kv::GroupRepresentation& representation : descriptor.representation) {
+    for (const kv::DecodeForm& form : representation.forms) has_static_scales |= !form.static_scales.empty();
+  }
+  for (const kv::RankBox& box : descriptor.partition) {
+    has_replicas |= box.is_replicated();
+    has_tokens |= !box.has_all_tokens();
+  }
+  for (const auto& [is_used, field] :
+       {std::pair{has_static_scales, kStaticScales}, {has_replicas, kReplicas}, {has_tokens, kTokens}}) {
+    if (is_used) out.add_critical(std::string(field));
+  }
 }
 
 }  // namespace
 
 void check(const v1::Descriptor& in, Bounds& bounds) {
   check(in.identity(), bounds);
-  bounds.text("weights_recipe", in.weights_recipe(), kNameBytesMax);
-  bounds.text("weights_digest", in.weights_digest(), kNameBytesMax);
-  bounds.count("groups", in.groups_size(), kGroupsMax);
-  bounds.count("representation", in.representation_size(), kGroupsMax);
-  bounds.count("partition", in.partition_size(), kRankBoxesMax);
+  bounds.text("weights_recipe", in.weights_recipe(), kv::kTextMax);
+  bounds.text("weights_digest", in.weights_digest(), kv::kTextMax);
+  bounds.count("groups", in.groups_size(), kv::kGroupsMax);
+  bounds.count("representation", in.representation_size(), kv::kGroupsMax);
+  bounds.count("partition", in.partition_size(), kv::kBoxesMax);
+  bounds.count("critical", in.critical_size(), kCriticalMax);
   if (!bounds.status().ok()) return;  // Before a million groups are looked at.
   for (const v1::LayerGroup& group : in.groups()) check(group, bounds);
   for (const v1::GroupRepresentation& representation : in.representation()) check(representation, bounds);
@@ -170,19 +227,15 @@ void write_descriptor(const kv::Descriptor& descriptor, v1::Descriptor& out) {
     written.set_block_tokens(representation.block_tokens);
     for (const kv::DecodeForm& form : representation.forms) write_form(form, *written.add_forms());
   }
-  for (const kv::RankBox& box : descriptor.partition) {
-    v1::RankBox& written = *out.add_partition();
-    written.set_rank(box.rank);
-    written.set_group(box.group);
-    written.set_layer_begin(box.layer_begin);
-    written.set_layer_end(box.layer_end);
-    written.set_head_begin(box.head_begin);
-    written.set_head_end(box.head_end);
-    written.set_replica(box.replica);
-  }
+  for (const kv::RankBox& box : descriptor.partition) write_box(box, *out.add_partition());
+  write_critical(descriptor, out);
 }
 
 Result<kv::Descriptor> read_descriptor(const v1::Descriptor& in) {
+  for (const std::string& field : in.critical()) {
+    if (std::find(kKnown.begin(), kKnown.end(), field) != kKnown.end()) continue;
+    return Error{Code::kUnsupported, fmt::format("descriptor.critical: \"{:.64}\" isn't known here", field)};
+  }
   kv::Descriptor descriptor;
   descriptor.schema_major = in.schema_major();
   descriptor.schema_minor = in.schema_minor();
@@ -199,8 +252,7 @@ Result<kv::Descriptor> read_descriptor(const v1::Descriptor& in) {
     descriptor.representation.push_back(std::move(read));
   }
   for (const v1::RankBox& box : in.partition()) {
-    descriptor.partition.push_back({box.rank(), box.group(), box.layer_begin(), box.layer_end(),
-                                    box.head_begin(), box.head_end(), box.replica()});
+    descriptor.partition.push_back(read_box(box));
   }
   return descriptor;
 }
@@ -226,8 +278,7 @@ Result<kv::Descriptor> decode_descriptor(std::span<const std::byte> bytes) {
   if (bytes.size() > kFrameBytesMax)
     return malformed_field("descriptor", fmt::format("{} bytes, at most {}", bytes.size(), kFrameBytesMax));
   v1::Descriptor message;
-  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
-    return malformed_field("descriptor", "not of this schema");
+  if (!parse_message(bytes, message)) return malformed_field("descriptor", "not of this schema");
   Bounds bounds(Code::kMalformed);
   check(message, bounds);
   ISTHMUS_TRY(bounds.status());

@@ -375,7 +375,7 @@ Result<Frame> decode(std::span<const std::byte> bytes) {
                  fmt::format("frame: {} bytes, at most {} are allowed", bytes.size(), kFrameBytesMax)};
   }
   v1::Frame in;
-  if (!in.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+  if (!parse_message(bytes, in)) {
     return Error{Code::kMalformed, fmt::format("frame: {} bytes aren't of the schema", bytes.size())};
   }
   if (in.major() != kProtocolMajor) {

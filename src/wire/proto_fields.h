@@ -4,8 +4,11 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <google/protobuf/stubs/logging.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -115,6 +118,14 @@ bool with_body(const v1::Frame& in, const Use& use) {
 // never accepts what the other refuses. unsupported for an unknown kind of frame, else `code` and the field.
 Status check_frame(const v1::Frame& frame, Code code);
 void check(const v1::Descriptor& descriptor, Bounds& bounds);
+
+// False if the bytes aren't of the message's schema. The caller's error says so; protobuf's own line on
+// stderr for each string that isn't UTF-8 would let a peer fill a log.
+template <typename Message>
+bool parse_message(std::span<const std::byte> bytes, Message& message) {
+  [[maybe_unused]] static const auto kPrevious = google::protobuf::SetLogHandler(nullptr);
+  return message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
+}
 
 void write_descriptor(const kv::Descriptor& descriptor, v1::Descriptor& out);
 // Of a message that check() has passed. unsupported: a number format that isn't known.

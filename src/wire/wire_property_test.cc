@@ -93,7 +93,7 @@ kv::DecodeForm form() {
   const auto format = [] { return static_cast<kv::Format>(any<std::uint8_t>() % kv::kFormatCount); };
   made.component = text(kNameBytesMax);
   made.codes = format();
-  made.operation = enumerator<kv::DecodeOperation>(4);
+  made.operation = enumerator<kv::DecodeOperation>(5);
   made.scale = format();
   made.zero = format();
   made.zero_constant = any<std::uint32_t>();
@@ -101,17 +101,19 @@ kv::DecodeForm form() {
   made.granule_tokens = any<std::uint32_t>();
   made.high_nibble_first = any<bool>();
   made.recipe = text(kNameBytesMax);
+  made.static_scales =
+      several(kv::kStaticScalesMax, [] { return *rc::gen::element(1.0F, 0.1F, -0.0F, 0x1p-149F); });
   return made;
 }
 
 kv::LayerGroup group() {
   kv::LayerGroup made;
-  made.layers = several(1024, any<std::uint32_t>);
+  made.layers = several(kv::kLayersMax, any<std::uint32_t>);
   made.attention = enumerator<kv::AttentionKind>(5);
   made.window = any<std::uint32_t>();
-  made.components = several(16, [] {
+  made.components = several(kv::kComponentsMax, [] {
     return kv::Component{text(kNameBytesMax), any<std::uint32_t>(), any<std::uint32_t>(), any<bool>(),
-                         several(16, [] { return text(kNameBytesMax); })};
+                         several(kv::kTransformsMax, [] { return text(kNameBytesMax); })};
   });
   return made;
 }
@@ -135,11 +137,14 @@ kv::Descriptor descriptor() {
   made.weights_digest = name();
   made.groups = several(64, group);
   made.representation = several(64, [] {
-    return kv::GroupRepresentation{text(kTextBytesMax), any<std::uint32_t>(), several(16, form)};
+    return kv::GroupRepresentation{text(kTextBytesMax), any<std::uint32_t>(),
+                                   several(kv::kComponentsMax, form)};
   });
-  made.partition = several(4096, [] {
+  made.partition = several(kv::kBoxesMax, [] {
     const auto number = any<std::uint32_t>;
-    return kv::RankBox{number(), number(), number(), number(), number(), number(), number()};
+    const auto position = any<std::uint64_t>;
+    return kv::RankBox{number(), number(), number(), number(),   number(),   number(),
+                       number(), number(), number(), position(), position(), position()};
   });
   return made;
 }
@@ -293,7 +298,7 @@ TEST(WireProperty, ADescriptorBeyondAMebibyteIsRefusedByItsEncoder) {
   kv::Descriptor large;
   large.groups.resize(64);
   for (kv::LayerGroup& one : large.groups) {
-    one.components.assign(16, {"k", 1, 1, true, std::vector<std::string>(16, std::string(255, 't'))});
+    one.components.assign(8, {"k", 1, 1, true, std::vector<std::string>(8, std::string(255, 't'))});
   }
   EXPECT_EQ(encode_descriptor(large).code(), Code::kInvalidArgument);
   EXPECT_EQ(encode(Hello{"p", {1, 2}, {3, 4}, {large}}).code(), Code::kInvalidArgument);

@@ -39,7 +39,7 @@ std::vector<kv::RankBox> partition_of(const Shape& shape, FuzzedDataProvider& ch
   if (choices.ConsumeBool() && !boxes.empty()) {
     kv::RankBox copy = boxes[choices.ConsumeIntegral<std::uint8_t>() % boxes.size()];
     copy.rank = static_cast<std::uint32_t>(boxes.size());
-    copy.replica = choices.ConsumeIntegralInRange<std::uint32_t>(0, 2);
+    copy.data_replica = choices.ConsumeIntegralInRange<std::uint32_t>(0, 2);
     copy.head_end += choices.ConsumeIntegralInRange<std::uint32_t>(0, 1);
     boxes.push_back(copy);
   }
@@ -61,13 +61,14 @@ Result<kv::Descriptor> descriptor_of(const Shape& shape, FuzzedDataProvider& cho
       group.components.back().value_transforms = {choices.ConsumeBool() ? "rope:interleaved" : "rope:halves"};
     }
   }
-  ISTHMUS_TRY(kv::StoredGroup stored, kv::represent(storage, std::move(group)));
+  ISTHMUS_TRY(kv::StoredGroup stored, kv::represent(storage, std::move(group), {{"k", {0.5F}}, {"v", {2}}}));
   if (choices.ConsumeBool()) {
     stored.representation.block_tokens = choices.ConsumeIntegralInRange<std::uint32_t>(0, 512);
   }
   made.groups.push_back(std::move(stored.group));
   made.representation.push_back(std::move(stored.representation));
   made.partition = partition_of(shape, choices);
+  made.schema_minor = made.minimum_minor();
   return made;
 }
 

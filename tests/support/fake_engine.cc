@@ -71,13 +71,8 @@ kv::Descriptor describe(const FakeEngineOptions& options) {
   kv::StoredGroup stored = *kv::represent(storage, std::move(group));
   descriptor.groups = {std::move(stored.group)};
   descriptor.representation = {std::move(stored.representation)};
-  descriptor.partition = {{.rank = 0,
-                           .group = 0,
-                           .layer_begin = 0,
-                           .layer_end = kLayers,
-                           .head_begin = 0,
-                           .head_end = kHeads,
-                           .replica = 0}};
+  descriptor.partition = {
+      {.rank = 0, .group = 0, .layer_begin = 0, .layer_end = kLayers, .head_begin = 0, .head_end = kHeads}};
   return descriptor;
 }
 

@@ -179,8 +179,7 @@ Result<kv::Descriptor> describe(const ModelFacts& facts, const kv::Storage& stor
                                   .layer_begin = 0,
                                   .layer_end = facts.layers,
                                   .head_begin = 0,
-                                  .head_end = facts.kv_heads,
-                                  .replica = 0});
+                                  .head_end = facts.kv_heads});
   ISTHMUS_TRY(descriptor.validate());
   return descriptor;
 }

@@ -70,7 +70,8 @@ void add_boxes(kv::Descriptor& descriptor, std::uint32_t group, const ReferenceO
                       .head_end = cut(heads, options.tensor_ranks, t + 1)};
       if (options.tensor_ranks > heads) {
         box.head_end = box.head_begin + 1;
-        box.replica = replicas[box.head_begin]++;
+        const bool is_latent = descriptor.groups[group].attention == kv::AttentionKind::kMla;
+        (is_latent ? box.mla_replica : box.gqa_replica) = replicas[box.head_begin]++;
       }
       if (box.layer_begin < box.layer_end) descriptor.partition.push_back(box);
     }
@@ -128,6 +129,7 @@ Result<kv::Descriptor> describe(const ReferenceOptions& options) {
     descriptor.representation.push_back(std::move(stored.representation));
     add_boxes(descriptor, static_cast<std::uint32_t>(descriptor.groups.size() - 1), options);
   }
+  descriptor.schema_minor = descriptor.minimum_minor();
   ISTHMUS_TRY(descriptor.validate());
   return descriptor;
 }
