@@ -3,8 +3,8 @@
 """Runs every test suite of built trees, prints one line a suite and at last `N passed, N failed`.
 
 Suites: C++ tests by label in build/release; all but those of the real engines again in build/asan (or in build/tsan, or
-compiled by GCC in build/gcc); pytest in tests/python, tests/matrix and tests/integration; the fuzz targets of
-build/fuzz, half a minute each. A suite that cannot run counts as one failure.
+compiled by GCC in build/gcc); pytest in tests/conformance, tests/python, tests/matrix and tests/integration; the
+fuzz targets of build/fuzz, half a minute each. A suite that cannot run counts as one failure.
 """
 
 import argparse
@@ -19,8 +19,9 @@ import fuzz
 
 # Labels of tests that need no engine; quick ones first.
 ENGINELESS = ("unit", "contract", "faults")
-# Folders of pytest's: the Python package, and tests on real processes, of which those of the matrix load no model.
-PYTESTS = ("python", "matrix", "integration")
+# Folders of pytest's: the second implementation of the KV state's specification, the Python package, and tests on
+# real processes, of which those of the matrix load no model.
+PYTESTS = ("conformance", "python", "matrix", "integration")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SANITIZER_OPTIONS = {
     "ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
