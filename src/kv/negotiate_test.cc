@@ -287,6 +287,23 @@ TEST(Negotiate, PartitionsAndBlockSizesRedistribute) {
   EXPECT_NE(find(negotiate(one, blocks, kLossless).redistributions, "groups.0.block_tokens"), nullptr);
 }
 
+TEST(Negotiate, RanksWithSomePositionsAreRefusedWithBothPartitions) {
+  const Descriptor whole = sample::descriptor("vllm:flash_nhd");
+  Descriptor stripes = whole;
+  stripes.schema_minor = 1;
+  stripes.partition = {
+      {.layer_end = 4, .head_end = 3, .token_end = 16, .token_period = 32},
+      {.rank = 1, .layer_end = 4, .head_end = 3, .token_begin = 16, .token_end = 32, .token_period = 32}};
+  const Verdict verdict = negotiate(stripes, whole, kLossless);
+  ASSERT_EQ(paths(verdict.rejects), "partition.group.0");
+  EXPECT_EQ(verdict.rejects[0].source,
+            "rank 0 layers=0..4 heads=0..3 replica=0 tokens=0..16%32; "
+            "rank 1 layers=0..4 heads=0..3 replica=0 tokens=16..32%32");
+  EXPECT_EQ(verdict.rejects[0].target, "rank 0 layers=0..4 heads=0..3 replica=0");
+  EXPECT_EQ(paths(negotiate(whole, stripes, kLossless).rejects), "partition.group.0");
+  EXPECT_EQ(paths(negotiate(stripes, stripes, kLossless).rejects), "partition.group.0");
+}
+
 TEST(Negotiate, OneFormatInAnotherOrderOfAxesIsNotOnlyAConversion) {
   // Same element order in f16 and f32 differs in bits only; a transposed V lies elsewhere.
   const Verdict verdict = negotiate(sample::descriptor("llamacpp:f16_v_transposed"),
