@@ -130,6 +130,14 @@ pairs: build  ## every KV storage to every other over ranks, heads, blocks, toke
 	@seq 0 39 | xargs -P $(JOBS) -I{} $(RELEASE)/src/transform/transform_test --gtest_brief=1 \
 	  --gtest_also_run_disabled_tests --gtest_filter='Shards/EveryPair.DISABLED_Crosses/{}'
 
+.PHONY: numerics
+numerics: build  ## every f32 in every format on every instruction set; the golden digests anew by numpy
+	@test -d build/numerics || python3 -m venv build/numerics
+	@build/numerics/bin/pip install --quiet --require-hashes --only-binary :all: \
+	  -r tests/numerics/requirements.txt
+	@build/numerics/bin/python tests/numerics/golden.py --check spec/vectors/kv/numerics.txt
+	@$(RELEASE)/src/transform/transform_test --gtest_also_run_disabled_tests --gtest_filter='*EveryF32*'
+
 BENCH_MIB ?= 256
 .PHONY: bench
 bench: build  ## measure the crossing, write docs/performance.md

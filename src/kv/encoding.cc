@@ -16,6 +16,11 @@ bool is_integer(Format format) {
   return format == Format::kU8 || format == Format::kI8 || format == Format::kU4 || format == Format::kI4;
 }
 
+bool is_small_float(Format format) {
+  return format == Format::kE4m3fn || format == Format::kE4m3fnuz || format == Format::kE5m2 ||
+         format == Format::kE5m2fnuz;
+}
+
 bool is_plain(const DecodeForm& form) {
   return form.operation == DecodeOperation::kPlain;
 }
@@ -42,7 +47,7 @@ struct Row {
   bool high_nibble_first;
 };
 
-constexpr std::array<Row, 5> kRows{{
+constexpr std::array<Row, 6> kRows{{
     {"openvino.u8.by_token", Encoder::kAffineRow, Format::kU8, DecodeOperation::kScaledZeroPoint,
      Format::kF32, 0, false, false},
     {"openvino.u4.by_token", Encoder::kAffineRow, Format::kU4, DecodeOperation::kScaledZeroPoint,
@@ -51,6 +56,8 @@ constexpr std::array<Row, 5> kRows{{
      Format::kF32, 1, true, false},
     {"ggml.q8_0.x86", Encoder::kSymmetric8, Format::kI8, DecodeOperation::kScaled, Format::kF16, 32, false,
      false},
+    {"ggml.q8_0.reference", Encoder::kReference8, Format::kI8, DecodeOperation::kScaled, Format::kF16, 32,
+     false, false},
     {"ggml.q4_0", Encoder::kExtreme4, Format::kU4, DecodeOperation::kScaledConstantZero, Format::kF16, 32,
      false, false},
 }};
@@ -62,6 +69,14 @@ bool makes(const Row& row, const DecodeForm& form, std::uint32_t dim) {
          (form.operation != DecodeOperation::kScaledConstantZero || form.zero_constant == 8) &&
          form.granule_dim == (row.granule_dim == 0 ? dim : row.granule_dim) &&
          (form.granule_tokens > 1) == row.spans_tokens && form.high_nibble_first == row.high_nibble_first;
+}
+
+// One scale for the elements of a granule of any size, within one token.
+bool makes_amax(const DecodeForm& form) {
+  const bool is_signed = is_small_float(form.codes) || form.codes == Format::kI8 || form.codes == Format::kI4;
+  return form.recipe == "amax" && form.operation == DecodeOperation::kScaled && is_signed &&
+         form.scale == Format::kF32 && form.granule_tokens == 1 &&
+         (bits(form.codes) >= 8 || form.granule_dim % 2 == 0);
 }
 
 }  // namespace
@@ -86,8 +101,9 @@ Status decodable(const DecodeForm& form, std::uint32_t dim) {
   ISTHMUS_TRY(movable(form, dim));
   if (form.operation == DecodeOperation::kStaticScaled)
     return unsupported(fmt::format("conversion not implemented: from \"{}\"", form.text()));
-  const bool has_numbers = is_plain(form) ? is_float(form.codes) || is_integer(form.codes)
-                                          : is_integer(form.codes) && is_float(form.scale);
+  if (is_plain(form)) return {};
+  const bool has_numbers = (is_integer(form.codes) || is_small_float(form.codes)) &&
+                           (is_float(form.scale) || form.scale == Format::kE8m0);
   const bool has_zero = form.operation != DecodeOperation::kScaledZeroPoint || is_float(form.zero);
   const bool is_known_span = form.granule_tokens == 1 || form.granule_dim == 1;
   if (has_numbers && has_zero && is_known_span) return {};
@@ -96,11 +112,16 @@ Status decodable(const DecodeForm& form, std::uint32_t dim) {
 
 Result<Encoder> encoder_of(const DecodeForm& form, std::uint32_t dim) {
   ISTHMUS_TRY(movable(form, dim));
-  if (is_plain(form) && is_float(form.codes)) return Encoder::kPlain;
+  if (is_plain(form)) {
+    if (is_float(form.codes) || form.recipe == "nearest_even") return Encoder::kPlain;
+    const bool is_vllm = form.codes == Format::kE4m3fn || form.codes == Format::kE5m2;
+    if (is_vllm && form.recipe == "vllm.cpu.fp8") return Encoder::kVllmFp8;
+  }
+  if (makes_amax(form)) return Encoder::kAmax;
   const auto* row =
       std::find_if(kRows.begin(), kRows.end(), [&](const Row& one) { return makes(one, form, dim); });
   if (row != kRows.end()) return row->encoder;
-  std::string known = "plain f32, f16, bf16";
+  std::string known = "plain f32, f16, bf16, nearest_even, vllm.cpu.fp8, amax";
   for (const Row& one : kRows) known += fmt::format(", {}", one.recipe);
   return unsupported(fmt::format("conversion not implemented: to \"{}\" by recipe \"{}\"; only {}",
                                  form.text(), form.recipe, known));

@@ -15,10 +15,13 @@ inline constexpr std::uint32_t kTokensOfTile = 256;
 
 // How codes are made; the bit-exact recipes are in spec/wire-form.md §7.
 enum class Encoder : std::uint8_t {
-  kPlain,          // "nearest_even" of f32, f16, bf16, whatever the recipe says.
+  kPlain,          // "nearest_even"; of f32, f16, bf16 whatever the recipe says.
+  kVllmFp8,        // "vllm.cpu.fp8"
+  kAmax,           // "amax"
   kAffineRow,      // "openvino.u8.by_token", "openvino.u4.by_token"
   kAffineChannel,  // "openvino.u8.by_channel"
   kSymmetric8,     // "ggml.q8_0.x86"
+  kReference8,     // "ggml.q8_0.reference"
   kExtreme4,       // "ggml.q4_0"
 };
 

@@ -471,7 +471,7 @@ TEST(Implemented, OtherFormsAreRefusedByTextAndRecipe) {
   EXPECT_THAT(refusal(form("openvino:u4"), form("openvino:u4"), 63), HasSubstr("whole bytes"));
   DecodeForm otherwise = u8;
   otherwise.recipe = "ours";
-  EXPECT_THAT(refusal(f16, otherwise), HasSubstr("by recipe \"ours\"; only plain f32, f16, bf16, openvino"));
+  EXPECT_THAT(refusal(f16, otherwise), HasSubstr("by recipe \"ours\"; only plain f32, f16, bf16"));
   EXPECT_TRUE(implemented(otherwise, f16, {}, 64).ok()) << "any recipe is read";
   otherwise = u8;
   otherwise.granule_dim = 32;
@@ -486,11 +486,24 @@ TEST(Implemented, OtherFormsAreRefusedByTextAndRecipe) {
   otherwise.zero_constant = 7;
   EXPECT_THAT(refusal(f16, otherwise), HasSubstr("op=(q-7)*s"));
   EXPECT_TRUE(implemented(otherwise, f16, {}, 64).ok());
-  const DecodeForm fp8{.component = "k", .codes = Format::kE4m3fn, .recipe = "nearest_even"};
-  EXPECT_THAT(refusal(f16, fp8), HasSubstr("to \"k codes=e4m3fn op=q\""));
-  EXPECT_THAT(refusal(fp8, f16), HasSubstr("from \"k codes=e4m3fn op=q\""));
+  DecodeForm fp8{.component = "k", .codes = Format::kE4m3fn, .recipe = "nearest_even"};
+  EXPECT_TRUE(implemented(f16, fp8, {}, 64).ok());
+  EXPECT_TRUE(implemented(fp8, f16, {}, 64).ok());
+  fp8.recipe = "other";
+  EXPECT_THAT(refusal(f16, fp8), HasSubstr("to \"k codes=e4m3fn op=q\" by recipe \"other\""));
+  EXPECT_TRUE(implemented(fp8, f16, {}, 64).ok()) << "any recipe is read";
   EXPECT_TRUE(implemented(fp8, fp8, {}, 64).ok());
-  EXPECT_FALSE(implemented(fp8, fp8, {{ValueStepKind::kHadamard, 64}}, 64).ok()) << "must be decoded";
+  EXPECT_FALSE(implemented(fp8, fp8, {{ValueStepKind::kHadamard, 64}}, 64).ok()) << "must be encoded";
+  fp8.recipe = "amax";
+  EXPECT_THAT(refusal(f16, fp8), HasSubstr("by recipe \"amax\"")) << "without a scale";
+  fp8.operation = DecodeOperation::kScaled;
+  fp8.granule_dim = 16;
+  EXPECT_TRUE(implemented(f16, fp8, {}, 64).ok());
+  fp8.granule_dim = 1;
+  fp8.granule_tokens = 32;
+  EXPECT_THAT(refusal(f16, fp8), HasSubstr("granule=dim:1,tok:32"));
+  fp8.codes = Format::kE8m0;
+  EXPECT_THAT(refusal(fp8, f16), HasSubstr("from \"k codes=e8m0 op=q*s"));
 }
 
 TEST(Implemented, WindowsAndLatentStateMove) {

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <hwy/highway.h>
 
 #include <array>
 #include <bit>
@@ -19,6 +18,7 @@
 #include <vector>
 
 #include "kv/catalogue.h"
+#include "transform/every_target.h"
 #include "transform/form_parts.h"
 #include "transform/rows.h"
 
@@ -124,28 +124,25 @@ std::vector<kv::DecodeForm> encoded_forms(std::uint32_t dim) {
   std::vector<kv::DecodeForm> forms{form_of("openvino:u8", dim),         form_of("openvino:u4", dim),
                                     form_of("openvino:u8_channel", dim), form_of("llamacpp:f16", dim),
                                     form_of("llamacpp:bf16", dim),       form_of("llamacpp:f32", dim)};
+  for (const kv::Format codes : {kv::Format::kE4m3fn, kv::Format::kE4m3fnuz, kv::Format::kE5m2,
+                                 kv::Format::kE5m2fnuz, kv::Format::kI8, kv::Format::kI4}) {
+    forms.push_back({.component = "k",
+                     .codes = codes,
+                     .operation = kv::DecodeOperation::kScaled,
+                     .granule_dim = dim % 64 == 0 ? dim / 2 : dim,
+                     .recipe = "amax"});
+    forms.push_back({.component = "k", .codes = codes, .recipe = "nearest_even"});
+  }
   if (dim % 32 == 0) {
     forms.push_back(form_of("llamacpp:q8_0", dim));
+    forms.push_back(form_of("llamacpp:q8_0", dim));
+    forms.back().recipe = "ggml.q8_0.reference";
     forms.push_back(form_of("llamacpp:q8_0_v_q4_0", dim, 1));
   }
   return forms;
 }
 
-// Each instruction set of this machine that kernels are compiled for.
-class EveryTarget : public testing::TestWithParam<std::int64_t> {
- protected:
-  EveryTarget() { choose(GetParam()); }
-  ~EveryTarget() override { choose(0); }  // All again.
-
- private:
-  static void choose(std::int64_t targets) {
-    hwy::SetSupportedTargetsForTest(targets);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-};
-
-INSTANTIATE_TEST_SUITE_P(Machine, EveryTarget, testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
-                         [](const auto& each) { return std::string(hwy::TargetName(each.param)); });
+INSTANTIATE_TEST_SUITE_P(Machine, EveryTarget, every_target(), target_name);
 
 TEST_P(EveryTarget, HalfPrecisionCodesAndRoundingsAreTheScalarOnes) {
   const kv::DecodeForm f16 = form_of("llamacpp:f16", 64);

@@ -36,6 +36,12 @@ Error first_bad_row(kv::Encoder encoder, std::uint32_t dim, std::span<const floa
                  fmt::format("row {}, element {}: the value is {}; only finite values are converted", i / dim,
                              i % dim, from[i])};
   }
+  const auto not_positive = std::find_if(from.begin(), from.end(), [](float value) { return value <= 0; });
+  if (encoder == kv::Encoder::kPlain && not_positive != from.end()) {
+    const auto at = static_cast<std::size_t>(not_positive - from.begin());
+    return Error{Code::kCorrupt, fmt::format("row {}, element {}: the value is {}; e8m0 has powers of two",
+                                             at / dim, at % dim, from[at])};
+  }
   const bool by_row = encoder == kv::Encoder::kAffineRow;
   for (std::size_t row = 0; by_row && row * dim < from.size(); ++row) {
     const auto [lowest, highest] = extremes_of(from.subspan(row * dim, dim));
@@ -83,7 +89,7 @@ bool decode_to_plain(const kernels::KernelSet& set, const kv::DecodeForm& form, 
 bool encode(const kernels::KernelSet& set, kv::Encoder encoder, const kv::DecodeForm& form, RowShape shape,
             const kernels::Numbers& from, const RowArrays& to) {
   const auto [dim, rows] = shape;
-  const std::uint32_t granule = encoder == kv::Encoder::kPlain ? dim : form.granule_dim;
+  const std::uint32_t granule = is_plain(form) ? dim : form.granule_dim;
   const kernels::Encoded encoded{.codes = to.codes,
                                  .scales = to.scales,
                                  .zeros = to.zeros,
@@ -92,6 +98,10 @@ bool encode(const kernels::KernelSet& set, kv::Encoder encoder, const kv::Decode
   switch (encoder) {
     case kv::Encoder::kPlain:
       return set.encode_plain(form.codes, from, rows * dim, to.codes);
+    case kv::Encoder::kVllmFp8:
+      return set.encode_vllm(form.codes, from, rows * dim, to.codes);
+    case kv::Encoder::kAmax:
+      return set.encode_amax(form.codes, from, encoded);
     case kv::Encoder::kAffineRow:
       return set.encode_affine(form.codes, from, encoded);
     case kv::Encoder::kAffineChannel:
@@ -103,6 +113,8 @@ bool encode(const kernels::KernelSet& set, kv::Encoder encoder, const kv::Decode
                                         .group = form.granule_tokens});
     case kv::Encoder::kSymmetric8:
       return set.encode_q8_0(from, encoded);
+    case kv::Encoder::kReference8:
+      return set.encode_q8_0_reference(from, encoded);
     case kv::Encoder::kExtreme4:
       return set.encode_q4_0(from, encoded);
   }
@@ -141,7 +153,7 @@ Status encode_rows(const kv::DecodeForm& form, std::uint32_t dim, std::uint64_t 
 }
 
 bool can_recode(const kv::DecodeForm& from, const kv::DecodeForm& to) {
-  return (is_plain(from) && kv::is_float(from.codes)) || (is_plain(to) && kv::is_float(to.codes));
+  return is_plain(from) ? kv::is_float(from.codes) : is_plain(to) && kv::is_float(to.codes);
 }
 
 bool recode_rows(const kv::DecodeForm& from_form, const kv::DecodeForm& to_form, RowShape shape,

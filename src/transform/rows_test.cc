@@ -321,8 +321,13 @@ TEST(CanEncode, RefusesFormsWithoutAKernelByName) {
   form.recipe = "other";
   EXPECT_EQ(can_encode(form, 64).code(), Code::kUnsupported);
   EXPECT_THAT(can_encode(form, 64).error().detail, HasSubstr("codes=u8"));
-  EXPECT_EQ(can_encode(plain(kv::Format::kE4m3fn), 64).code(), Code::kUnsupported);
-  EXPECT_EQ(can_decode(plain(kv::Format::kE4m3fn), 64).code(), Code::kUnsupported);
+  form = plain(kv::Format::kE4m3fn);  // Whose recipe isn't said.
+  EXPECT_EQ(can_encode(form, 64).code(), Code::kUnsupported);
+  form.recipe = "vllm.cpu.fp8";
+  EXPECT_TRUE(can_encode(form, 64).ok());
+  form.codes = kv::Format::kE4m3fnuz;
+  EXPECT_EQ(can_encode(form, 64).code(), Code::kUnsupported);
+  EXPECT_TRUE(can_decode(form, 64).ok());
   form = u8_by_token(64);
   form.granule_tokens = 32;
   EXPECT_EQ(can_encode(form, 64).code(), Code::kUnsupported);

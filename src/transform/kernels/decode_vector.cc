@@ -31,10 +31,20 @@ HWY_INLINE void decode_plain_as(const std::byte* from, std::uint64_t elements, f
 
 void decode_plain(kv::Format format, const std::byte* from, std::uint64_t elements, float* to) {
   switch (format) {
+    case kv::Format::kF32:
+      return decode_plain_as<kv::Format::kF32>(from, elements, to);
     case kv::Format::kF16:
       return decode_plain_as<kv::Format::kF16>(from, elements, to);
     case kv::Format::kBf16:
       return decode_plain_as<kv::Format::kBf16>(from, elements, to);
+    case kv::Format::kE4m3fn:
+      return decode_plain_as<kv::Format::kE4m3fn>(from, elements, to);
+    case kv::Format::kE4m3fnuz:
+      return decode_plain_as<kv::Format::kE4m3fnuz>(from, elements, to);
+    case kv::Format::kE5m2:
+      return decode_plain_as<kv::Format::kE5m2>(from, elements, to);
+    case kv::Format::kE5m2fnuz:
+      return decode_plain_as<kv::Format::kE5m2fnuz>(from, elements, to);
     default:
       return scalar_kernels().decode_plain(format, from, elements, to);
   }
@@ -90,6 +100,16 @@ bool decode_scaled(const Scaled& from, kv::Format format, std::byte* to) {
       return decode_scaled_from<kv::Format::kI8>(from, format, to);
     case kv::Format::kU4:
       return decode_scaled_from<kv::Format::kU4>(from, format, to);
+    case kv::Format::kI4:
+      return decode_scaled_from<kv::Format::kI4>(from, format, to);
+    case kv::Format::kE4m3fn:
+      return decode_scaled_from<kv::Format::kE4m3fn>(from, format, to);
+    case kv::Format::kE4m3fnuz:
+      return decode_scaled_from<kv::Format::kE4m3fnuz>(from, format, to);
+    case kv::Format::kE5m2:
+      return decode_scaled_from<kv::Format::kE5m2>(from, format, to);
+    case kv::Format::kE5m2fnuz:
+      return decode_scaled_from<kv::Format::kE5m2fnuz>(from, format, to);
     default:
       return scalar_kernels().decode_scaled(from, format, to);
   }

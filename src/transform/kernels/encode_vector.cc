@@ -10,8 +10,8 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <span>
 
-#include "base/check.h"
 #include "transform/kernels/plain_vector-inl.h"
 #include "transform/kernels/rows_kernels.h"
 #include "transform/kernels/vector_kernels.h"
@@ -32,32 +32,6 @@ HWY_INLINE bool encode_plain_as(const std::byte* from, std::uint64_t elements, s
   const Numbers left{kFrom, from + whole * kv::bits(kFrom) / kBits};
   std::byte* end = to + whole * kv::bits(kTo) / kBits;
   return scalar_kernels().encode_plain(kTo, left, elements - whole, end) && all_finite(largest);
-}
-
-template <kv::Format kFrom>
-HWY_INLINE bool encode_plain_from(kv::Format format, const std::byte* from, std::uint64_t elements,
-                                  std::byte* to) {
-  switch (format) {
-    case kv::Format::kF32:
-      return encode_plain_as<kFrom, kv::Format::kF32>(from, elements, to);
-    case kv::Format::kF16:
-      return encode_plain_as<kFrom, kv::Format::kF16>(from, elements, to);
-    case kv::Format::kBf16:
-      return encode_plain_as<kFrom, kv::Format::kBf16>(from, elements, to);
-    default:
-      ISTHMUS_CHECK(false);
-  }
-}
-
-bool encode_plain(kv::Format format, const Numbers& from, std::uint64_t elements, std::byte* to) {
-  switch (from.format) {
-    case kv::Format::kF32:
-      return encode_plain_from<kv::Format::kF32>(format, from.at, elements, to);
-    case kv::Format::kF16:
-      return encode_plain_from<kv::Format::kF16>(format, from.at, elements, to);
-    default:
-      return encode_plain_from<kv::Format::kBf16>(format, from.at, elements, to);
-  }
 }
 
 // Statistics of as many granules as a vector has lanes are turned into one vector, one lane a granule, so
@@ -118,6 +92,130 @@ HWY_INLINE void store_codes(std::size_t vectors, CodeOf code_of, std::byte* to) 
   }
 }
 
+// Plain codes of a byte or half of one, and the largest magnitude seen.
+template <kv::Format kTo>
+struct PlainCodes {
+  const float* from;
+  hn::Vec<U32>* largest;
+  HWY_INLINE hn::Vec<U32> operator()(std::size_t v) const {
+    const auto value = hn::LoadU(F32(), from + v * hn::Lanes(F32()));
+    *largest = hn::Max(*largest, magnitude_bits(value));
+    return plain_codes<kTo>(value);
+  }
+};
+// f32_to_vllm_fp8().
+template <kv::Format kTo>
+struct VllmCodes {
+  const float* from;
+  hn::Vec<U32>* largest;
+  HWY_INLINE hn::Vec<U32> operator()(std::size_t v) const {
+    constexpr SmallFloat kSmall = small_float(kTo);
+    const U32 u32;
+    const F32 f32;
+    const auto value = hn::LoadU(f32, from + v * hn::Lanes(f32));
+    const auto size = magnitude_bits(value);
+    *largest = hn::Max(*largest, size);
+    const auto magnitude = hn::Min(size, hn::Set(u32, kSmall.largest_bits()));
+    auto code =
+        hn::ShiftRight<20>(hn::BitCast(u32, hn::Mul(hn::BitCast(f32, magnitude), hn::Set(f32, kVllmScale))));
+    if constexpr (kTo == kv::Format::kE5m2) {
+      const auto normal = hn::Sub(hn::ShiftRight<21>(magnitude), hn::Set(u32, (127 - kSmall.bias) << 2));
+      const auto ulps = hn::Mul(hn::BitCast(f32, magnitude), hn::Set(f32, 1.0f / kSmall.ulp()));
+      const auto is_subnormal = hn::Lt(magnitude, hn::Set(u32, kSmall.min_normal_bits()));
+      code = hn::IfThenElse(is_subnormal, hn::BitCast(u32, hn::ConvertTo(I32(), ulps)), normal);
+    }
+    const auto sign = hn::ShiftLeft<7>(hn::ShiftRight<31>(hn::BitCast(u32, value)));
+    return hn::IfThenZeroElse(hn::Eq(size, hn::Zero(u32)), hn::Or(code, sign));
+  }
+};
+
+// `whole` elements, full vectors; false if one isn't finite.
+template <template <kv::Format> class Codes, kv::Format kTo>
+HWY_INLINE bool encode_codes_as(const float* from, std::uint64_t whole, std::byte* to) {
+  auto largest = hn::Zero(U32());
+  constexpr bool kNibbles = kTo == kv::Format::kI4 || kTo == kv::Format::kU4;
+  store_codes<kNibbles>(whole / hn::Lanes(F32()), Codes<kTo>{from, &largest}, to);
+  return all_finite(largest);
+}
+
+bool encode_plain_codes(kv::Format format, const float* from, std::uint64_t whole, std::byte* to) {
+  switch (format) {
+    case kv::Format::kE4m3fn:
+      return encode_codes_as<PlainCodes, kv::Format::kE4m3fn>(from, whole, to);
+    case kv::Format::kE4m3fnuz:
+      return encode_codes_as<PlainCodes, kv::Format::kE4m3fnuz>(from, whole, to);
+    case kv::Format::kE5m2:
+      return encode_codes_as<PlainCodes, kv::Format::kE5m2>(from, whole, to);
+    case kv::Format::kE5m2fnuz:
+      return encode_codes_as<PlainCodes, kv::Format::kE5m2fnuz>(from, whole, to);
+    case kv::Format::kI8:
+      return encode_codes_as<PlainCodes, kv::Format::kI8>(from, whole, to);
+    case kv::Format::kU8:
+      return encode_codes_as<PlainCodes, kv::Format::kU8>(from, whole, to);
+    case kv::Format::kI4:
+      return encode_codes_as<PlainCodes, kv::Format::kI4>(from, whole, to);
+    case kv::Format::kU4:
+      return encode_codes_as<PlainCodes, kv::Format::kU4>(from, whole, to);
+    default:
+      return scalar_kernels().encode_plain(
+          format, {kv::Format::kF32, std::as_bytes(std::span(from, whole)).data()}, whole, to);
+  }
+}
+
+bool encode_vllm_codes(kv::Format format, const float* from, std::uint64_t whole, std::byte* to) {
+  return format == kv::Format::kE4m3fn ? encode_codes_as<VllmCodes, kv::Format::kE4m3fn>(from, whole, to)
+                                       : encode_codes_as<VllmCodes, kv::Format::kE5m2>(from, whole, to);
+}
+
+// Led through f32, some elements at a time: a loop for each pair of formats would be much code for little.
+template <class Vectors, class Left>
+HWY_INLINE bool encode_through_f32(kv::Format format, const Numbers& from, std::uint64_t elements,
+                                   std::byte* to, Vectors vectors, Left left) {
+  std::array<float, 1024> values;
+  for (std::uint64_t first = 0; first < elements; first += values.size()) {
+    const std::uint64_t count = std::min<std::uint64_t>(values.size(), elements - first);
+    vector_kernels().decode_plain(from.format, from.at + first * kv::bits(from.format) / 8, count,
+                                  values.data());
+    const std::uint64_t whole = HWY_HAVE_SCALABLE ? 0 : whole_vectors(count);
+    std::byte* at = to + first * kv::bits(format) / 8;
+    if (!vectors(format, values.data(), whole, at)) return false;
+    const Numbers rest{kv::Format::kF32, std::as_bytes(std::span(values)).data() + whole * sizeof(float)};
+    if (!left(format, rest, count - whole, at + whole * kv::bits(format) / 8)) return false;
+  }
+  return true;
+}
+
+bool encode_vllm(kv::Format format, const Numbers& from, std::uint64_t elements, std::byte* to) {
+  return encode_through_f32(format, from, elements, to, encode_vllm_codes, scalar_kernels().encode_vllm);
+}
+
+template <kv::Format kFrom>
+HWY_INLINE bool encode_plain_from(kv::Format format, const std::byte* from, std::uint64_t elements,
+                                  std::byte* to) {
+  switch (format) {
+    case kv::Format::kF32:
+      return encode_plain_as<kFrom, kv::Format::kF32>(from, elements, to);
+    case kv::Format::kF16:
+      return encode_plain_as<kFrom, kv::Format::kF16>(from, elements, to);
+    case kv::Format::kBf16:
+      return encode_plain_as<kFrom, kv::Format::kBf16>(from, elements, to);
+    default:
+      return encode_through_f32(format, {kFrom, from}, elements, to, encode_plain_codes,
+                                scalar_kernels().encode_plain);
+  }
+}
+
+bool encode_plain(kv::Format format, const Numbers& from, std::uint64_t elements, std::byte* to) {
+  switch (from.format) {
+    case kv::Format::kF32:
+      return encode_plain_from<kv::Format::kF32>(format, from.at, elements, to);
+    case kv::Format::kF16:
+      return encode_plain_from<kv::Format::kF16>(format, from.at, elements, to);
+    default:
+      return encode_plain_from<kv::Format::kBf16>(format, from.at, elements, to);
+  }
+}
+
 #if !HWY_HAVE_SCALABLE && HWY_NATIVE_FMA
 // affine_code() of the vectors of one granule, for a finite inverse: then no sum is a NaN.
 template <kv::Format kFrom>
@@ -137,8 +235,8 @@ struct Ranges {
   hn::Vec<U32> products;  // Magnitudes; one isn't finite if any value isn't.
 };
 template <kv::Format kFrom>
-HWY_INLINE Ranges ranges_of(const std::byte* from, std::uint64_t begin, std::uint32_t granule,
-                            std::size_t count) {
+HWY_NOINLINE Ranges ranges_of(const std::byte* from, std::uint64_t begin, std::uint32_t granule,
+                              std::size_t count) {
   const F32 f32;
   hn::Vec<F32> lows[kLanes], highs[kLanes];  // NOLINT(*-avoid-c-arrays) as hadamard_registers()
   auto products = hn::Zero(U32());
@@ -305,8 +403,8 @@ struct Largest {
 
 // Lane g: the largest magnitude of granule first + g.
 template <kv::Format kFrom>
-HWY_INLINE hn::Vec<F32> largest_magnitudes(const std::byte* from, const Encoded to, std::uint64_t first,
-                                           std::size_t count) {
+HWY_NOINLINE hn::Vec<F32> largest_magnitudes(const std::byte* from, const Encoded to, std::uint64_t first,
+                                             std::size_t count) {
   const F32 f32;
   hn::Vec<F32> all[kLanes];  // NOLINT(*-avoid-c-arrays)
   for (std::size_t g = 0; g < count; ++g) {
@@ -345,6 +443,19 @@ struct Q80Codes : BlockCodes<kFrom> {
   HWY_INLINE hn::Vec<U32> operator()(std::size_t v) const { return low_byte_nearest(this->product(v)); }
 };
 template <kv::Format kFrom>
+struct Q80ReferenceCodes : BlockCodes<kFrom> {
+  HWY_INLINE hn::Vec<U32> operator()(std::size_t v) const {
+    const auto value = this->product(v), whole = hn::Trunc(value);
+    const auto rest = hn::Abs(hn::Sub(value, whole));
+    const auto up = hn::IfThenElseZero(hn::Ge(rest, hn::Set(F32(), 0.5f)), hn::Set(F32(), 1.0f));
+    return low_byte_nearest(hn::Add(whole, hn::CopySign(up, value)));
+  }
+};
+template <kv::Format kFrom, kv::Format kTo>
+struct AmaxCodes : BlockCodes<kFrom> {
+  HWY_INLINE hn::Vec<U32> operator()(std::size_t v) const { return plain_codes<kTo>(this->product(v)); }
+};
+template <kv::Format kFrom>
 struct Q40Codes : BlockCodes<kFrom> {
   HWY_INLINE hn::Vec<U32> operator()(std::size_t v) const {
     const auto code = hn::ConvertTo(I32(), hn::Add(this->product(v), hn::Set(F32(), 8.5f)));
@@ -353,6 +464,44 @@ struct Q40Codes : BlockCodes<kFrom> {
 };
 
 // Blocks [first, first + count), at most kLanes of them.
+template <kv::Format kFrom, kv::Format kTo>
+HWY_INLINE bool encode_amax_batch(const std::byte* from, const Encoded to, std::uint64_t first,
+                                  std::size_t count) {
+  const F32 f32;
+  const auto largest = largest_magnitudes<kFrom>(from, to, first, count);
+  if (!all_finite(magnitude_bits(largest))) return false;
+  const auto one = hn::Set(f32, 1.0f);
+  const auto ratio = hn::Div(largest, hn::Set(f32, amax_limit(kTo)));
+  const auto scale = hn::IfThenElse(hn::Lt(ratio, hn::Set(f32, kLeastScale)), one, ratio);
+  store_first(f32, scale, count, to.scales + first * 4);
+  const std::uint64_t begin = first * to.granule;
+  AmaxCodes<kFrom, kTo> codes{{from, begin, shift_of(to.granule), {}}};
+  hn::StoreU(hn::Div(one, scale), f32, codes.inverses.data());
+  constexpr bool kNibbles = kTo == kv::Format::kI4;
+  store_codes<kNibbles>(count * (to.granule / kLanes), codes, to.codes + begin / (kNibbles ? 2 : 1));
+  return true;
+}
+
+template <kv::Format kFrom>
+HWY_INLINE bool encode_q8_0_reference_batch(const std::byte* from, const Encoded to, std::uint64_t first,
+                                            std::size_t count) {
+  const F32 f32;
+  const auto largest = largest_magnitudes<kFrom>(from, to, first, count);
+  if (!all_finite(magnitude_bits(largest))) return false;
+  const auto scale = hn::Div(largest, hn::Set(f32, 127.0f));
+  if (!store_f16_scales(scale, count, to.scales + first * 2)) return false;
+  const auto inverse = hn::IfThenElseZero(hn::Ne(scale, hn::Zero(f32)), hn::Div(hn::Set(f32, 1.0f), scale));
+  const std::uint64_t begin = first * to.granule;
+  if (HWY_UNLIKELY(!all_finite(magnitude_bits(inverse)))) {
+    const Encoded batch{to.codes + begin, to.scales + first * 2, nullptr, count, to.granule};
+    return scalar_kernels().encode_q8_0_reference({kFrom, from + begin * (kv::bits(kFrom) / 8)}, batch);
+  }
+  Q80ReferenceCodes<kFrom> codes{{from, begin, shift_of(to.granule), {}}};
+  hn::StoreU(inverse, f32, codes.inverses.data());
+  store_codes<false>(count * (to.granule / kLanes), codes, to.codes + begin);
+  return true;
+}
+
 template <kv::Format kFrom>
 HWY_INLINE bool encode_q8_0_batch(const std::byte* from, const Encoded to, std::uint64_t first,
                                   std::size_t count) {
@@ -412,40 +561,98 @@ HWY_INLINE bool encode_q4_0_batch(const std::byte* from, const Encoded to, std::
   return true;
 }
 
-template <kv::Format kFrom, bool kNibbles>
+enum class BlockRecipe : std::uint8_t { kQ80, kQ80Reference, kQ40 };
+
+template <kv::Format kFrom, BlockRecipe kRecipe>
 HWY_INLINE bool encode_blocks_as(const std::byte* from, const Encoded to) {
   for (std::uint64_t first = 0; first < to.granules; first += kLanes) {
     const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(kLanes, to.granules - first));
-    const bool finite = kNibbles ? encode_q4_0_batch<kFrom>(from, to, first, count)
-                                 : encode_q8_0_batch<kFrom>(from, to, first, count);
+    bool finite = false;
+    if constexpr (kRecipe == BlockRecipe::kQ80) {
+      finite = encode_q8_0_batch<kFrom>(from, to, first, count);
+    } else if constexpr (kRecipe == BlockRecipe::kQ80Reference) {
+      finite = encode_q8_0_reference_batch<kFrom>(from, to, first, count);
+    } else {
+      finite = encode_q4_0_batch<kFrom>(from, to, first, count);
+    }
     if (!finite) return false;
   }
   return true;
 }
 
-template <bool kNibbles>
+template <BlockRecipe kRecipe>
 HWY_INLINE bool encode_blocks(const Numbers& from, const Encoded& to) {
   switch (from.format) {
     case kv::Format::kF32:
-      return encode_blocks_as<kv::Format::kF32, kNibbles>(from.at, to);
+      return encode_blocks_as<kv::Format::kF32, kRecipe>(from.at, to);
     case kv::Format::kF16:
-      return encode_blocks_as<kv::Format::kF16, kNibbles>(from.at, to);
+      return encode_blocks_as<kv::Format::kF16, kRecipe>(from.at, to);
     default:
-      return encode_blocks_as<kv::Format::kBf16, kNibbles>(from.at, to);
+      return encode_blocks_as<kv::Format::kBf16, kRecipe>(from.at, to);
+  }
+}
+
+template <kv::Format kFrom, kv::Format kTo>
+HWY_INLINE bool encode_amax_as(const std::byte* from, const Encoded to) {
+  for (std::uint64_t first = 0; first < to.granules; first += kLanes) {
+    const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(kLanes, to.granules - first));
+    if (!encode_amax_batch<kFrom, kTo>(from, to, first, count)) return false;
+  }
+  return true;
+}
+
+template <kv::Format kTo>
+HWY_INLINE bool encode_amax_to(const Numbers& from, const Encoded& to) {
+  switch (from.format) {
+    case kv::Format::kF32:
+      return encode_amax_as<kv::Format::kF32, kTo>(from.at, to);
+    case kv::Format::kF16:
+      return encode_amax_as<kv::Format::kF16, kTo>(from.at, to);
+    default:
+      return encode_amax_as<kv::Format::kBf16, kTo>(from.at, to);
   }
 }
 #endif
 
+bool encode_amax(kv::Format codes, const Numbers& from, const Encoded& to) {
+#if !HWY_HAVE_SCALABLE
+  if (is_block(to.granule)) {
+    switch (codes) {
+      case kv::Format::kE4m3fn:
+        return encode_amax_to<kv::Format::kE4m3fn>(from, to);
+      case kv::Format::kE4m3fnuz:
+        return encode_amax_to<kv::Format::kE4m3fnuz>(from, to);
+      case kv::Format::kE5m2:
+        return encode_amax_to<kv::Format::kE5m2>(from, to);
+      case kv::Format::kE5m2fnuz:
+        return encode_amax_to<kv::Format::kE5m2fnuz>(from, to);
+      case kv::Format::kI8:
+        return encode_amax_to<kv::Format::kI8>(from, to);
+      default:
+        return encode_amax_to<kv::Format::kI4>(from, to);
+    }
+  }
+#endif
+  return scalar_kernels().encode_amax(codes, from, to);
+}
+
 bool encode_q8_0(const Numbers& from, const Encoded& to) {
 #if !HWY_HAVE_SCALABLE
-  if (is_block(to.granule)) return encode_blocks<false>(from, to);
+  if (is_block(to.granule)) return encode_blocks<BlockRecipe::kQ80>(from, to);
 #endif
   return scalar_kernels().encode_q8_0(from, to);
 }
 
+bool encode_q8_0_reference(const Numbers& from, const Encoded& to) {
+#if !HWY_HAVE_SCALABLE
+  if (is_block(to.granule)) return encode_blocks<BlockRecipe::kQ80Reference>(from, to);
+#endif
+  return scalar_kernels().encode_q8_0_reference(from, to);
+}
+
 bool encode_q4_0(const Numbers& from, const Encoded& to) {
 #if !HWY_HAVE_SCALABLE
-  if (is_block(to.granule)) return encode_blocks<true>(from, to);
+  if (is_block(to.granule)) return encode_blocks<BlockRecipe::kQ40>(from, to);
 #endif
   return scalar_kernels().encode_q4_0(from, to);
 }
@@ -457,14 +664,23 @@ HWY_AFTER_NAMESPACE();
 namespace isthmus::transform::kernels {
 
 HWY_EXPORT(encode_plain);
+HWY_EXPORT(encode_vllm);
+HWY_EXPORT(encode_amax);
 HWY_EXPORT(encode_affine);
 HWY_EXPORT(encode_channels);
 HWY_EXPORT(encode_q8_0);
+HWY_EXPORT(encode_q8_0_reference);
 HWY_EXPORT(encode_q4_0);
 
 void use_vector_encoders(KernelSet& set) {
   set.encode_plain = [](kv::Format format, const Numbers& from, std::uint64_t elements, std::byte* to) {
     return HWY_DYNAMIC_DISPATCH(encode_plain)(format, from, elements, to);
+  };
+  set.encode_vllm = [](kv::Format format, const Numbers& from, std::uint64_t elements, std::byte* to) {
+    return HWY_DYNAMIC_DISPATCH(encode_vllm)(format, from, elements, to);
+  };
+  set.encode_amax = [](kv::Format codes, const Numbers& from, const Encoded& to) {
+    return HWY_DYNAMIC_DISPATCH(encode_amax)(codes, from, to);
   };
   set.encode_affine = [](kv::Format codes, const Numbers& from, const Encoded& to) {
     return HWY_DYNAMIC_DISPATCH(encode_affine)(codes, from, to);
@@ -474,6 +690,9 @@ void use_vector_encoders(KernelSet& set) {
   };
   set.encode_q8_0 = [](const Numbers& from, const Encoded& to) {
     return HWY_DYNAMIC_DISPATCH(encode_q8_0)(from, to);
+  };
+  set.encode_q8_0_reference = [](const Numbers& from, const Encoded& to) {
+    return HWY_DYNAMIC_DISPATCH(encode_q8_0_reference)(from, to);
   };
   set.encode_q4_0 = [](const Numbers& from, const Encoded& to) {
     return HWY_DYNAMIC_DISPATCH(encode_q4_0)(from, to);

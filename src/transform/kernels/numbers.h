@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kv/format.h"
+
 namespace isthmus::transform::kernels {
 
 // f32 bit patterns.
@@ -58,6 +60,143 @@ inline std::uint16_t f32_to_bf16(float value) {
   const std::uint32_t magnitude = std::min(bits & ~kSign, kBf16MaxBits);
   return static_cast<std::uint16_t>(((magnitude + 0x7fffu + ((magnitude >> 16) & 1)) >> 16) |
                                     (bits >> 16 & 0x8000u));
+}
+
+// A format of one sign bit, exponent and mantissa in 8 bits.
+struct SmallFloat {
+  std::uint32_t mantissa_bits = 0;
+  std::uint32_t bias = 0;
+  std::uint32_t largest = 0;  // Code of the largest finite value.
+  bool is_fnuz = false;       // 0x80 is the only NaN, there's no -0.
+  constexpr std::uint32_t min_normal_bits() const { return (128 - bias) << 23; }
+  constexpr float ulp() const {  // Of the subnormals.
+    return std::bit_cast<float>((128 - bias - mantissa_bits) << 23);
+  }
+  constexpr std::uint32_t largest_bits() const {
+    return (largest << (23 - mantissa_bits)) + ((127 - bias) << 23);
+  }
+};
+constexpr bool is_small_float(kv::Format format) {
+  return format == kv::Format::kE4m3fn || format == kv::Format::kE4m3fnuz || format == kv::Format::kE5m2 ||
+         format == kv::Format::kE5m2fnuz;
+}
+constexpr SmallFloat small_float(kv::Format format) {
+  switch (format) {
+    case kv::Format::kE4m3fn:
+      return {3, 7, 0x7e, false};
+    case kv::Format::kE4m3fnuz:
+      return {3, 8, 0x7f, true};
+    case kv::Format::kE5m2:
+      return {2, 15, 0x7b, false};
+    default:
+      return {2, 16, 0x7f, true};
+  }
+}
+
+inline constexpr std::uint32_t kQuietNan = 0x7fc00000u;
+
+// An infinity or NaN of e5m2 keeps its mantissa bits, as f16 does; other NaNs are the quiet one, signed where
+// two codes are NaNs.
+inline float small_float_to_f32(std::uint8_t code, const SmallFloat& format) {
+  const std::uint32_t magnitude = code & 0x7fu;
+  std::uint32_t sign = std::uint32_t{code & 0x80u} << 24;
+  std::uint32_t bits = (magnitude << (23 - format.mantissa_bits)) + ((127 - format.bias) << 23);
+  if (magnitude < 1u << format.mantissa_bits) {
+    bits = std::bit_cast<std::uint32_t>(static_cast<float>(magnitude) * format.ulp());
+  }
+  if (magnitude > format.largest)
+    bits = format.mantissa_bits == 2 ? kInfinity | (magnitude & 3) << 21 : kQuietNan;
+  if (format.is_fnuz && code == 0x80) {
+    bits = kQuietNan;
+    sign = 0;
+  }
+  return std::bit_cast<float>(bits | sign);
+}
+
+// Nearest even of a magnitude, in units of 2^-mantissa_bits of its binade, to the code of the format.
+inline std::uint8_t f32_to_small_float(float value, const SmallFloat& format) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t magnitude = std::min(bits & ~kSign, format.largest_bits());
+  const std::uint32_t shift = 23 - format.mantissa_bits;
+  std::uint32_t code = (magnitude + (1u << (shift - 1)) - 1 + ((magnitude >> shift) & 1)) >> shift;
+  code -= (127 - format.bias) << format.mantissa_bits;
+  if (magnitude < format.min_normal_bits()) {
+    // In a sum with 2^23 ulps the last bit is one ulp.
+    const float base = format.ulp() * 8388608.0f;
+    code = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + base) -
+           std::bit_cast<std::uint32_t>(base);
+  }
+  if (format.is_fnuz && code == 0) return 0;
+  return static_cast<std::uint8_t>(code | (bits >> 24 & 0x80u));
+}
+
+// The recipe "vllm.cpu.fp8": clamp, then towards zero; zeros lose their sign, what becomes zero keeps it.
+// e4m3fn values are first rounded, nearest even, to multiples of 2^-29.
+inline constexpr float kVllmScale = 0x1p-120f;  // Makes f32's exponent field that of e4m3fn.
+inline std::uint8_t f32_to_vllm_fp8(float value, kv::Format format) {
+  if (value == 0.0f) return 0;
+  const SmallFloat small = small_float(format);
+  const bool is_e4m3 = format == kv::Format::kE4m3fn;
+  const auto sign = static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(value) >> 24 & 0x80u);
+  const std::uint32_t magnitude =
+      std::min(std::bit_cast<std::uint32_t>(value) & ~kSign, small.largest_bits());
+  if (is_e4m3) {
+    const float shifted = std::bit_cast<float>(magnitude) * kVllmScale;
+    return static_cast<std::uint8_t>(sign | std::bit_cast<std::uint32_t>(shifted) >> 20);
+  }
+  std::uint32_t code = (magnitude >> 21) - ((127 - small.bias) << 2);
+  if (magnitude < small.min_normal_bits()) {
+    code = static_cast<std::uint32_t>(std::bit_cast<float>(magnitude) / small.ulp());
+  }
+  return static_cast<std::uint8_t>(sign | code);
+}
+
+// Powers of two; 0xff is the NaN.
+inline float e8m0_to_f32(std::uint8_t code) {
+  if (code == 0xff) return std::bit_cast<float>(kQuietNan);
+  return std::bit_cast<float>(code == 0 ? 0x00400000u : std::uint32_t{code} << 23);
+}
+// Nearest, ties to the larger, clamped; of a positive finite value.
+inline std::uint8_t f32_to_e8m0(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  if (bits < 0x00800000u) return bits < 0x00600000u ? 0 : 1;  // 2^-127 is subnormal in f32.
+  return static_cast<std::uint8_t>(std::min((bits + 0x400000u) >> 23, 254u));
+}
+
+// Bounds of a format of integers.
+struct IntegerBounds {
+  float lowest = 0, highest = 0;
+};
+constexpr IntegerBounds integer_bounds(kv::Format format) {
+  switch (format) {
+    case kv::Format::kI8:
+      return {-128, 127};
+    case kv::Format::kU8:
+      return {0, 255};
+    case kv::Format::kI4:
+      return {-8, 7};
+    default:
+      return {0, 15};
+  }
+}
+inline std::uint8_t f32_to_integer(float value, kv::Format format) {
+  const auto [lowest, highest] = integer_bounds(format);
+  return static_cast<std::uint8_t>(static_cast<int>(std::nearbyint(std::clamp(value, lowest, highest))));
+}
+
+// The recipe "amax": the limit that the largest magnitude of a granule becomes.
+constexpr float amax_limit(kv::Format format) {
+  if (is_small_float(format)) return std::bit_cast<float>(small_float(format).largest_bits());
+  return integer_bounds(format).highest;
+}
+struct Amax {
+  float scale = 1, inverse = 1;
+};
+inline constexpr float kLeastScale = 0x1p-126f;  // A smaller one has no finite inverse.
+inline Amax amax_of(float largest, kv::Format format) {
+  const float scale = largest / amax_limit(format);
+  if (scale < kLeastScale) return {};
+  return {scale, 1.0f / scale};
 }
 
 // Scale and zero point of one group of values, the recipes "openvino.*".
@@ -119,6 +258,16 @@ inline constexpr std::int8_t kQ8NoCode = -128;
 
 inline std::int8_t q8_0_code(float value, const Block& block) {
   return block.has_codes() ? static_cast<std::int8_t>(std::nearbyint(value * block.inverse)) : kQ8NoCode;
+}
+
+// ggml's reference quantiser: the reciprocal of the scale, halves away from zero.
+inline Block q8_0_reference_block(float largest) {
+  const float scale = largest / 127.0f;
+  return {scale, scale != 0.0f ? 1.0f / scale : 0.0f};
+}
+
+inline std::int8_t q8_0_reference_code(float value, const Block& block) {
+  return block.has_codes() ? static_cast<std::int8_t>(std::round(value * block.inverse)) : kQ8NoCode;
 }
 
 // `extreme`: the first value of the largest magnitude, sign included.

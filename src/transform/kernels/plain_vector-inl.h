@@ -147,6 +147,33 @@ HWY_INLINE auto low_bytes(hn::Vec<U32> a, hn::Vec<U32> b, hn::Vec<U32> c, hn::Ve
   return hn::ConcatEven(u8, hn::BitCast(u8, high), hn::BitCast(u8, low));
 }
 
+template <kv::Format kFormat>
+HWY_INLINE hn::Vec<F32> small_float_vector(hn::Vec<U8> codes) {
+  constexpr SmallFloat kSmall = small_float(kFormat);
+  const U32 u32;
+  const auto wide = hn::PromoteTo(u32, codes);
+  const auto magnitude = hn::And(wide, hn::Set(u32, 0x7fu));
+  auto sign = hn::ShiftLeft<24>(hn::Xor(wide, magnitude));
+  auto bits =
+      hn::Add(hn::ShiftLeft<23 - kSmall.mantissa_bits>(magnitude), hn::Set(u32, (127 - kSmall.bias) << 23));
+  const auto subnormal =
+      hn::Mul(hn::ConvertTo(F32(), hn::BitCast(I32(), magnitude)), hn::Set(F32(), kSmall.ulp()));
+  const auto is_subnormal = hn::Lt(magnitude, hn::Set(u32, 1u << kSmall.mantissa_bits));
+  bits = hn::IfThenElse(is_subnormal, hn::BitCast(u32, subnormal), bits);
+  if constexpr (kSmall.is_fnuz) {
+    const auto is_nan = hn::Eq(wide, hn::Set(u32, 0x80u));
+    bits = hn::IfThenElse(is_nan, hn::Set(u32, kQuietNan), bits);
+    sign = hn::IfThenZeroElse(is_nan, sign);
+  } else {
+    auto special = hn::Set(u32, kQuietNan);
+    if constexpr (kSmall.mantissa_bits == 2) {
+      special = hn::Or(hn::Set(u32, kInfinity), hn::ShiftLeft<21>(hn::And(magnitude, hn::Set(u32, 3))));
+    }
+    bits = hn::IfThenElse(hn::Gt(magnitude, hn::Set(u32, kSmall.largest)), special, bits);
+  }
+  return hn::BitCast(F32(), hn::Or(bits, sign));
+}
+
 // Elements [index, index + lanes) of an array as f32; `index` is even for 4-bit codes. NaN payloads of f16
 // are only kept if kExact.
 template <kv::Format kFormat, bool kExact = false>
@@ -164,6 +191,8 @@ HWY_INLINE hn::Vec<F32> load_numbers(const std::byte* from, std::uint64_t index)
     return hn::ConvertTo(f32, hn::PromoteTo(I32(), load_bytes(U8(), from + index)));
   } else if constexpr (kFormat == kv::Format::kI8) {
     return hn::ConvertTo(f32, hn::PromoteTo(I32(), load_bytes(I8(), from + index)));
+  } else if constexpr (is_small_float(kFormat)) {
+    return small_float_vector<kFormat>(load_bytes(U8(), from + index));
   } else {
     static_assert(kFormat == kv::Format::kU4 || kFormat == kv::Format::kI4);
     const I32 i32;
@@ -172,6 +201,38 @@ HWY_INLINE hn::Vec<F32> load_numbers(const std::byte* from, std::uint64_t index)
       codes = hn::Sub(hn::Xor(codes, hn::Set(i32, 8)), hn::Set(i32, 8));
     }
     return hn::ConvertTo(f32, codes);
+  }
+}
+
+// The code of a finite value, as numbers.h says, in the low byte.
+template <kv::Format kFormat>
+HWY_INLINE hn::Vec<U32> plain_codes(hn::Vec<F32> value) {
+  const U32 u32;
+  const F32 f32;
+  if constexpr (is_small_float(kFormat)) {
+    constexpr SmallFloat kSmall = small_float(kFormat);
+    constexpr int kShift = 23 - static_cast<int>(kSmall.mantissa_bits);
+    const auto bits = hn::BitCast(u32, value);
+    const auto magnitude =
+        hn::Min(hn::AndNot(hn::Set(u32, kSign), bits), hn::Set(u32, kSmall.largest_bits()));
+    const auto sign = hn::ShiftLeft<7>(hn::ShiftRight<31>(bits));
+    // Rounding up and the difference of the biases, in one sum; what is above the code is cut off later.
+    constexpr std::uint32_t kBias = (127 - kSmall.bias) << 23;
+    const auto odd = hn::And(hn::ShiftRight<kShift>(magnitude), hn::Set(u32, 1));
+    const auto normal = hn::ShiftRight<kShift>(
+        hn::Add(hn::Add(magnitude, odd), hn::Set(u32, (1u << (kShift - 1)) - 1 - kBias)));
+    const auto base = hn::Set(f32, kSmall.ulp() * 8388608.0f);
+    const auto subnormal =
+        hn::Sub(hn::BitCast(u32, hn::Add(hn::BitCast(f32, magnitude), base)), hn::BitCast(u32, base));
+    const auto is_subnormal = hn::Lt(magnitude, hn::Set(u32, kSmall.min_normal_bits()));
+    const auto code = hn::IfThenElse(is_subnormal, subnormal, normal);
+    if constexpr (!kSmall.is_fnuz) return hn::Or(code, sign);
+    return hn::IfThenZeroElse(hn::Eq(code, hn::Zero(u32)), hn::Or(code, sign));
+  } else {
+    constexpr IntegerBounds kBounds = integer_bounds(kFormat);
+    const auto codes = low_byte_nearest(
+        hn::Min(hn::Max(value, hn::Set(f32, kBounds.lowest)), hn::Set(f32, kBounds.highest)));
+    return kFormat == kv::Format::kI4 ? hn::And(codes, hn::Set(u32, 0x0fu)) : codes;
   }
 }
 

@@ -54,7 +54,7 @@ struct EncodedChannels {
 };
 
 struct KernelSet {
-  // f32 <- format; f32, f16 and bf16, and for u8, i8, u4, i4 codes as plain numbers.
+  // f32 <- any format.
   void (*decode_plain)(kv::Format format, const std::byte* from, std::uint64_t elements, float* to);
   // Plain f32, f16 or bf16 <- codes with scales; false if a number isn't finite, `to` is unspecified then
   // unless it is f32.
@@ -62,11 +62,16 @@ struct KernelSet {
   bool (*decode_channels)(const ScaledChannels& from, kv::Format format, std::byte* to);
   // The encoders answer false if an input, a scale or a zero point isn't finite; `to` is unspecified then.
   // `to` may be `from` for equal formats.
+  // Nearest even to any format; e8m0 takes positive values only. 4-bit codes: an even number of elements.
   bool (*encode_plain)(kv::Format format, const Numbers& from, std::uint64_t elements, std::byte* to);
+  bool (*encode_vllm)(kv::Format format, const Numbers& from, std::uint64_t elements, std::byte* to);
+  // Signed integer or 8-bit float codes, f32 scales; an even granule of 4-bit codes.
+  bool (*encode_amax)(kv::Format codes, const Numbers& from, const Encoded& to);
   // u8 codes, or u4 with an even granule; f32 scales and zero points.
   bool (*encode_affine)(kv::Format codes, const Numbers& from, const Encoded& to);
   bool (*encode_channels)(const Numbers& from, const EncodedChannels& to);
   bool (*encode_q8_0)(const Numbers& from, const Encoded& to);  // i8 codes, f16 scales.
+  bool (*encode_q8_0_reference)(const Numbers& from, const Encoded& to);
   bool (*encode_q4_0)(const Numbers& from, const Encoded& to);  // u4 codes, f16 scales; an even granule.
   // In place on each `size` elements, a power of two that divides `elements`.
   void (*hadamard)(float* values, std::uint64_t elements, std::uint32_t size);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The scalar twins: one number at a time, written for reading.
-#include "base/check.h"
 #include "transform/kernels/numbers.h"
 #include "transform/kernels/rows_kernels.h"
 
@@ -27,8 +26,10 @@ float number_at(kv::Format format, const std::byte* from, std::uint64_t index) {
       return static_cast<float>(nibble_at(from, index));
     case kv::Format::kI4:
       return static_cast<float>((nibble_at(from, index) ^ 8) - 8);
+    case kv::Format::kE8m0:
+      return e8m0_to_f32(load<std::uint8_t>(from + index));
     default:
-      ISTHMUS_CHECK(false);
+      return small_float_to_f32(load<std::uint8_t>(from + index), small_float(format));
   }
 }
 
@@ -40,6 +41,12 @@ bool is_finite(float value) {
   return is_finite_bits(std::bit_cast<std::uint32_t>(value));
 }
 
+void store_nibble(std::byte* codes, std::uint64_t index, std::uint8_t code) {
+  const auto low = std::byte{static_cast<unsigned char>(code & 0x0f)};
+  std::byte& at = codes[index / 2];
+  at = index % 2 == 0 ? low : at | low << 4;
+}
+
 void store_number(kv::Format format, std::byte* to, std::uint64_t index, float value) {
   switch (format) {
     case kv::Format::kF32:
@@ -48,8 +55,16 @@ void store_number(kv::Format format, std::byte* to, std::uint64_t index, float v
       return store(to + index * 2, f32_to_f16(value));
     case kv::Format::kBf16:
       return store(to + index * 2, f32_to_bf16(value));
+    case kv::Format::kI8:
+    case kv::Format::kU8:
+      return store(to + index, f32_to_integer(value, format));
+    case kv::Format::kI4:
+    case kv::Format::kU4:
+      return store_nibble(to, index, f32_to_integer(value, format));
+    case kv::Format::kE8m0:
+      return store(to + index, f32_to_e8m0(value));
     default:
-      ISTHMUS_CHECK(false);
+      return store(to + index, f32_to_small_float(value, small_float(format)));
   }
 }
 
@@ -91,16 +106,19 @@ bool decode_channels(const ScaledChannels& from, kv::Format format, std::byte* t
 bool encode_plain(kv::Format format, const Numbers& from, std::uint64_t elements, std::byte* to) {
   for (std::uint64_t i = 0; i < elements; ++i) {
     const float value = number_at(from, i);
-    if (!is_finite(value)) return false;
+    if (!is_finite(value) || (format == kv::Format::kE8m0 && value <= 0)) return false;
     store_number(format, to, i, value);
   }
   return true;
 }
 
-void store_nibble(std::byte* codes, std::uint64_t index, std::uint8_t code) {
-  const auto low = std::byte{static_cast<unsigned char>(code & 0x0f)};
-  std::byte& at = codes[index / 2];
-  at = index % 2 == 0 ? low : at | low << 4;
+bool encode_vllm(kv::Format format, const Numbers& from, std::uint64_t elements, std::byte* to) {
+  for (std::uint64_t i = 0; i < elements; ++i) {
+    const float value = number_at(from, i);
+    if (!is_finite(value)) return false;
+    store(to + i, f32_to_vllm_fp8(value, format));
+  }
+  return true;
 }
 
 bool all_finite(const Numbers& from, std::uint64_t elements) {
@@ -164,21 +182,46 @@ bool encode_channels(const Numbers& from, const EncodedChannels& to) {
   return true;
 }
 
-bool encode_q8_0(const Numbers& from, const Encoded& to) {
+float largest_of(const Numbers& from, std::uint64_t begin, std::uint64_t count) {
+  float largest = 0;
+  for (std::uint64_t i = begin; i < begin + count; ++i) {
+    largest = std::max(largest, std::fabs(number_at(from, i)));
+  }
+  return largest;
+}
+
+bool encode_amax(kv::Format codes, const Numbers& from, const Encoded& to) {
   if (!all_finite(from, to.granules * to.granule)) return false;
   for (std::uint64_t g = 0; g < to.granules; ++g) {
-    float largest = 0;
+    const Amax amax = amax_of(largest_of(from, g * to.granule, to.granule), codes);
+    store(to.scales + g * 4, amax.scale);
     for (std::uint64_t i = g * to.granule; i < (g + 1) * to.granule; ++i) {
-      largest = std::max(largest, std::fabs(number_at(from, i)));
-    }
-    const Block block = q8_0_block(largest);
-    if (!block.fits_f16()) return false;
-    store(to.scales + g * 2, f32_to_f16(block.scale));
-    for (std::uint64_t i = g * to.granule; i < (g + 1) * to.granule; ++i) {
-      store(to.codes + i, q8_0_code(number_at(from, i), block));
+      store_number(codes, to.codes, i, number_at(from, i) * amax.inverse);
     }
   }
   return true;
+}
+
+template <typename MakeBlock, typename MakeCode>
+bool encode_q8_0_with(const Numbers& from, const Encoded& to, MakeBlock make_block, MakeCode make_code) {
+  if (!all_finite(from, to.granules * to.granule)) return false;
+  for (std::uint64_t g = 0; g < to.granules; ++g) {
+    const Block block = make_block(largest_of(from, g * to.granule, to.granule));
+    if (!block.fits_f16()) return false;
+    store(to.scales + g * 2, f32_to_f16(block.scale));
+    for (std::uint64_t i = g * to.granule; i < (g + 1) * to.granule; ++i) {
+      store(to.codes + i, make_code(number_at(from, i), block));
+    }
+  }
+  return true;
+}
+
+bool encode_q8_0(const Numbers& from, const Encoded& to) {
+  return encode_q8_0_with(from, to, q8_0_block, q8_0_code);
+}
+
+bool encode_q8_0_reference(const Numbers& from, const Encoded& to) {
+  return encode_q8_0_with(from, to, q8_0_reference_block, q8_0_reference_code);
 }
 
 bool encode_q4_0(const Numbers& from, const Encoded& to) {
@@ -217,9 +260,18 @@ void hadamard(float* values, std::uint64_t elements, std::uint32_t size) {
 }  // namespace
 
 const KernelSet& scalar_kernels() {
-  static constexpr KernelSet kSet{decode_plain, decode_scaled, decode_channels,
-                                  encode_plain, encode_affine, encode_channels,
-                                  encode_q8_0,  encode_q4_0,   hadamard};
+  static constexpr KernelSet kSet{.decode_plain = decode_plain,
+                                  .decode_scaled = decode_scaled,
+                                  .decode_channels = decode_channels,
+                                  .encode_plain = encode_plain,
+                                  .encode_vllm = encode_vllm,
+                                  .encode_amax = encode_amax,
+                                  .encode_affine = encode_affine,
+                                  .encode_channels = encode_channels,
+                                  .encode_q8_0 = encode_q8_0,
+                                  .encode_q8_0_reference = encode_q8_0_reference,
+                                  .encode_q4_0 = encode_q4_0,
+                                  .hadamard = hadamard};
   return kSet;
 }
 
