@@ -165,7 +165,7 @@ TEST_P(Numerics, IntegersBecomeTheirNumbers) {
   }
 }
 
-// A minute or two for each instruction set: `make numerics`.
+// Minutes for each instruction set: `make numerics`.
 TEST_P(Numerics, DISABLED_EveryF32BecomesTheScalarCode) {
   constexpr std::uint64_t kPiece = std::uint64_t{1} << 16;
   std::vector<kv::DecodeForm> forms;
