@@ -4,6 +4,7 @@
 
 #include <array>
 #include <string>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/clock.h"
@@ -73,6 +74,12 @@ TEST(Mac, KnownVectors) {
                               bytes_of(std::string_view("what do ya want for nothing?")));
   EXPECT_EQ(std::to_integer<int>(mac.at(0)), 0x5b);
   EXPECT_EQ(std::to_integer<int>(mac.at(31)), 0x43);
+  // Case 6: a key longer than a block.
+  const std::vector<std::byte> long_key(131, std::byte{0xaa});
+  const Mac other = hmac_sha256(
+      long_key, bytes_of(std::string_view("Test Using Larger Than Block-Size Key - Hash Key First")));
+  EXPECT_EQ(std::to_integer<int>(other.at(0)), 0x60);
+  EXPECT_EQ(std::to_integer<int>(other.at(31)), 0x54);
   EXPECT_EQ(sha256_hex(bytes_of(std::string_view("abc"))),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
