@@ -10,14 +10,13 @@
 #include <algorithm>
 #include <array>
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/post.hpp>
 #include <cerrno>
 #include <cstring>
 #include <deque>
 #include <utility>
 
 #include "net/asio_internal.h"
-#include "net/pieces.h"
+#include "net/flow.h"
 
 namespace isthmus::net {
 namespace {
@@ -26,47 +25,11 @@ namespace asio = boost::asio;
 using LocalSocket = asio::local::stream_protocol::socket;
 using boost::system::error_code;
 
-// As for tcp: one system call moves at most this much, so that the loop gets its turn.
-constexpr std::size_t kPieceBytesMax = std::size_t{256} << 10;
-constexpr std::size_t kPiecesMax = 16;
-// Read ahead, so that a small frame costs one system call and not three.
-constexpr std::size_t kAheadBytes = std::size_t{16} << 10;
 // Descriptors that wait to be passed, or to be taken.
 constexpr std::size_t kPassedMax = 8;
 
 // SO_PEERPIDFD, of Linux 6.5; the C library's headers are older.
 constexpr int kPeerPidfd = 77;
-
-// Shared by the stream and its operations in flight.
-struct Connection {
-  Connection(Loop& loop, LocalSocket on)
-      : context(loop.asio().context), socket(std::move(on)), death(context) {}
-  asio::io_context& context;
-  LocalSocket socket;
-  asio::posix::stream_descriptor death;  // Readable once the peer's process has ended.
-  Process process;
-  bool closed = false;
-  std::span<std::byte> reading;
-  Stream::Done on_read;
-  std::vector<std::byte> ahead = std::vector<std::byte>(kAheadBytes);
-  std::span<const std::byte> unread;  // Of `ahead`.
-  Pieces writing;
-  Stream::Done on_written;
-  std::vector<FileDescriptor> to_pass;
-  std::deque<FileDescriptor> passed;
-
-  std::string name() const { return fmt::format("process {}", process.id); }
-  Error failed(int number) const {
-    return {Code::kUnavailable, fmt::format("{}: {}", name(), std::strerror(number))};
-  }
-};
-using Shared = std::shared_ptr<Connection>;
-
-// Moved out first: the callback may start the next operation or destroy the stream.
-void call(const Connection& connection, Stream::Done& slot, Status status) {
-  if (connection.closed) status = Error{Code::kCancelled, fmt::format("{}: closed here", connection.name())};
-  if (const Stream::Done done = std::exchange(slot, nullptr)) done(std::move(status));
-}
 
 // Room for passed descriptors beside a message's bytes.
 union Control {
@@ -74,71 +37,109 @@ union Control {
   cmsghdr alignment;
 };
 
-Status keep_passed(Connection& connection, msghdr& message) {
+class LocalFlow final : public Flow {
+ public:
+  LocalFlow(boost::asio::io_context& context, LocalSocket socket, Process process)
+      : Flow(context), socket_(std::move(socket)), death_(context), process_(process) {}
+
+  // Ends the socket when the peer's process, `pidfd`, has ended: what was sent is still read, then comes the
+  // end. The caller's to close if this fails.
+  Status watch(int pidfd) {
+    error_code error;
+    death_.assign(pidfd, error);
+    if (error) {
+      return Error{Code::kUnsupported,
+                   fmt::format("process {} can't be watched: {}", process_.id, error.message())};
+    }
+    death_.async_wait(
+        asio::posix::stream_descriptor::wait_read,
+        [self = std::static_pointer_cast<LocalFlow>(shared_from_this())](const error_code& failure) {
+          if (failure || self->is_closed()) return;
+          ::shutdown(self->socket_.native_handle(), SHUT_RDWR);
+        });
+    return ok_status();
+  }
+
+  std::string name() const override { return fmt::format("process {}", process_.id); }
+  const Process& process() const { return process_; }
+
+  Status pass(FileDescriptor& file) {
+    if (to_pass_.size() == kPassedMax)
+      return Error{Code::kExhausted, fmt::format("{} descriptors wait to be passed", kPassedMax)};
+    to_pass_.push_back(std::move(file));
+    return ok_status();
+  }
+
+  Result<FileDescriptor> take_passed() {
+    if (passed_.empty()) return Error{Code::kMalformed, fmt::format("{} passed no descriptor", name())};
+    FileDescriptor file = std::move(passed_.front());
+    passed_.pop_front();
+    return file;
+  }
+
+ private:
+  Result<std::size_t> receive(std::span<iovec> into) override;
+  Result<std::size_t> transmit(std::span<iovec> from) override;
+  Status keep_passed(msghdr& message);
+  void attach_descriptors(msghdr& message, Control& control) const;
+
+  void await(bool is_write, std::function<void()> ready) override {
+    socket_.async_wait(is_write ? LocalSocket::wait_write : LocalSocket::wait_read,
+                       [ready = std::move(ready)](const error_code&) { ready(); });
+  }
+
+  void shut() override {
+    error_code ignored;
+    socket_.close(ignored);
+    death_.close(ignored);
+    to_pass_.clear();
+    passed_.clear();
+  }
+
+  Error failed(int number) const {
+    return {Code::kUnavailable, fmt::format("{}: {}", name(), std::strerror(number))};
+  }
+
+  LocalSocket socket_;
+  asio::posix::stream_descriptor death_;  // Readable once the peer's process has ended.
+  Process process_;
+  std::vector<FileDescriptor> to_pass_;
+  std::deque<FileDescriptor> passed_;
+};
+
+Status LocalFlow::keep_passed(msghdr& message) {
   for (cmsghdr* at = CMSG_FIRSTHDR(&message); at != nullptr; at = CMSG_NXTHDR(&message, at)) {
     if (at->cmsg_level != SOL_SOCKET || at->cmsg_type != SCM_RIGHTS) continue;
     for (std::size_t i = 0; i < (at->cmsg_len - CMSG_LEN(0)) / sizeof(int); ++i) {
       int number = -1;
       std::memcpy(&number, CMSG_DATA(at) + i * sizeof(int), sizeof(int));
-      connection.passed.emplace_back(number);
+      passed_.emplace_back(number);
     }
   }
-  if ((message.msg_flags & MSG_CTRUNC) != 0 || connection.passed.size() > kPassedMax) {
-    return Error{Code::kMalformed, fmt::format("{} passed more than {} descriptors that nobody waits for",
-                                               connection.name(), kPassedMax)};
+  if ((message.msg_flags & MSG_CTRUNC) != 0 || passed_.size() > kPassedMax) {
+    return Error{Code::kMalformed,
+                 fmt::format("{} passed more than {} descriptors that nobody waits for", name(), kPassedMax)};
   }
   return ok_status();
 }
 
-// Bytes received; 0 if none are there yet.
-Result<std::size_t> receive(Connection& connection, std::span<std::byte> into) {
-  iovec piece{.iov_base = into.data(), .iov_len = into.size()};
+Result<std::size_t> LocalFlow::receive(std::span<iovec> into) {
   Control control{};
   msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
+  message.msg_iov = into.data();
+  message.msg_iovlen = into.size();
   message.msg_control = control.bytes.data();
   message.msg_controllen = control.bytes.size();
-  const ssize_t got = ::recvmsg(connection.socket.native_handle(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  const ssize_t got = ::recvmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return std::size_t{0};
-  if (got < 0) return connection.failed(errno);
-  if (got == 0)
-    return Error{Code::kUnavailable, fmt::format("{}: the peer closed the connection", connection.name())};
-  ISTHMUS_TRY(keep_passed(connection, message));
+  if (got < 0) return failed(errno);
+  if (got == 0) return Error{Code::kUnavailable, fmt::format("{}: the peer closed the connection", name())};
+  ISTHMUS_TRY(keep_passed(message));
   return static_cast<std::size_t>(got);
 }
 
-void take_unread(Connection& connection) {
-  const std::size_t bytes = std::min(connection.reading.size(), connection.unread.size());
-  std::copy_n(connection.unread.begin(), bytes, connection.reading.begin());
-  connection.unread = connection.unread.subspan(bytes);
-  connection.reading = connection.reading.subspan(bytes);
-}
-
-void read_next(const Shared& connection) {
-  if (connection->closed) return call(*connection, connection->on_read, ok_status());
-  take_unread(*connection);
-  if (connection->reading.empty()) return call(*connection, connection->on_read, ok_status());
-  const bool is_long = connection->reading.size() >= kAheadBytes;
-  const std::span<std::byte> into =
-      is_long ? connection->reading.first(std::min(connection->reading.size(), kPieceBytesMax))
-              : std::span(connection->ahead);
-  const Result<std::size_t> got = receive(*connection, into);
-  if (!got.ok()) return call(*connection, connection->on_read, got.error());
-  if (*got == 0) {
-    return connection->socket.async_wait(LocalSocket::wait_read,
-                                         [connection](const error_code&) { read_next(connection); });
-  }
-  if (is_long) {
-    connection->reading = connection->reading.subspan(*got);
-  } else {
-    connection->unread = std::span(connection->ahead).first(*got);
-  }
-  asio::post(connection->context, [connection] { read_next(connection); });
-}
-
-void attach_descriptors(const Connection& connection, msghdr& message, Control& control) {
-  const std::size_t count = connection.to_pass.size();
+void LocalFlow::attach_descriptors(msghdr& message, Control& control) const {
+  const std::size_t count = to_pass_.size();
   if (count == 0) return;
   message.msg_control = control.bytes.data();
   message.msg_controllen = CMSG_SPACE(count * sizeof(int));
@@ -147,105 +148,44 @@ void attach_descriptors(const Connection& connection, msghdr& message, Control& 
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(count * sizeof(int));
   for (std::size_t i = 0; i < count; ++i) {
-    const int number = connection.to_pass[i].number();
+    const int number = to_pass_[i].number();
     std::memcpy(CMSG_DATA(header) + i * sizeof(int), &number, sizeof(int));
   }
 }
 
-// Bytes sent; 0 if the socket is full.
-Result<std::size_t> transmit(Connection& connection) {
-  std::array<iovec, kPiecesMax> pieces{};
-  std::size_t count = 0;
-  connection.writing.front(kPiecesMax, kPieceBytesMax, [&](std::span<const std::byte> piece) {
-    pieces[count++] = {.iov_base = const_cast<std::byte*>(piece.data()), .iov_len = piece.size()};
-  });
+Result<std::size_t> LocalFlow::transmit(std::span<iovec> from) {
   Control control{};
   msghdr message{};
-  message.msg_iov = pieces.data();
-  message.msg_iovlen = count;
-  attach_descriptors(connection, message, control);
-  const ssize_t sent = ::sendmsg(connection.socket.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  message.msg_iov = from.data();
+  message.msg_iovlen = from.size();
+  attach_descriptors(message, control);
+  const ssize_t sent = ::sendmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return std::size_t{0};
-  if (sent < 0) return connection.failed(errno);
-  connection.to_pass.clear();
+  if (sent < 0) return failed(errno);
+  to_pass_.clear();
   return static_cast<std::size_t>(sent);
-}
-
-void write_next(const Shared& connection) {
-  if (connection->closed || connection->writing.empty())
-    return call(*connection, connection->on_written, ok_status());
-  const Result<std::size_t> sent = transmit(*connection);
-  if (!sent.ok()) return call(*connection, connection->on_written, sent.error());
-  if (*sent == 0) {
-    return connection->socket.async_wait(LocalSocket::wait_write,
-                                         [connection](const error_code&) { write_next(connection); });
-  }
-  connection->writing.advance(*sent);
-  if (connection->writing.empty()) return call(*connection, connection->on_written, ok_status());
-  asio::post(connection->context, [connection] { write_next(connection); });
-}
-
-// Ends the socket when the peer's process has ended: what was sent is still read, then comes the end.
-void watch(const Shared& connection) {
-  connection->death.async_wait(asio::posix::stream_descriptor::wait_read,
-                               [connection](const error_code& error) {
-                                 if (error || connection->closed) return;
-                                 ::shutdown(connection->socket.native_handle(), SHUT_RDWR);
-                               });
 }
 
 class SocketStream final : public LocalStream {
  public:
-  explicit SocketStream(Shared connection) : connection_(std::move(connection)) {}
+  explicit SocketStream(std::shared_ptr<LocalFlow> flow) : flow_(std::move(flow)) {}
   ~SocketStream() override {
-    connection_->on_read = nullptr;
-    connection_->on_written = nullptr;
-    SocketStream::close();
+    flow_->forget();
+    flow_->close();
   }
 
-  void read(std::span<std::byte> into, Done done) override {
-    ISTHMUS_CHECK(!connection_->on_read);
-    connection_->on_read = std::move(done);
-    connection_->reading = into;
-    asio::post(connection_->context, [connection = connection_] { read_next(connection); });
-  }
-
+  void read(std::span<std::byte> into, Done done) override { flow_->read(into, std::move(done)); }
   void write(std::vector<std::span<const std::byte>> pieces, Done done) override {
-    ISTHMUS_CHECK(!connection_->on_written);
-    connection_->on_written = std::move(done);
-    connection_->writing = Pieces(std::move(pieces));
-    asio::post(connection_->context, [connection = connection_] { write_next(connection); });
+    flow_->write(pieces, std::move(done));
   }
-
-  void close() override {
-    connection_->closed = true;
-    error_code ignored;
-    connection_->socket.close(ignored);
-    connection_->death.close(ignored);
-    connection_->to_pass.clear();
-    connection_->passed.clear();
-  }
-
-  std::string peer() const override { return connection_->name(); }
-  const Process& process() const override { return connection_->process; }
-
-  Status pass(FileDescriptor& file) override {
-    if (connection_->to_pass.size() == kPassedMax)
-      return Error{Code::kExhausted, fmt::format("{} descriptors wait to be passed", kPassedMax)};
-    connection_->to_pass.push_back(std::move(file));
-    return ok_status();
-  }
-
-  Result<FileDescriptor> take_passed() override {
-    if (connection_->passed.empty())
-      return Error{Code::kMalformed, fmt::format("{} passed no descriptor", connection_->name())};
-    FileDescriptor file = std::move(connection_->passed.front());
-    connection_->passed.pop_front();
-    return file;
-  }
+  void close() override { flow_->close(); }
+  std::string peer() const override { return flow_->name(); }
+  const Process& process() const override { return flow_->process(); }
+  Status pass(FileDescriptor& file) override { return flow_->pass(file); }
+  Result<FileDescriptor> take_passed() override { return flow_->take_passed(); }
 
  private:
-  Shared connection_;
+  std::shared_ptr<LocalFlow> flow_;
 };
 
 }  // namespace
@@ -265,17 +205,13 @@ Result<std::unique_ptr<LocalStream>> make_local_stream(Loop& loop, LocalSocket s
     const Code code = errno == ESRCH ? Code::kUnavailable : Code::kUnsupported;
     return Error{code, fmt::format("process {} can't be watched: {}", peer.pid, std::strerror(errno))};
   }
-  auto connection = std::make_shared<Connection>(loop, std::move(socket));
-  connection->process = {.id = peer.pid, .user = peer.uid};
-  error_code error;
-  connection->death.assign(watched, error);
-  if (error) {
+  auto flow =
+      std::make_shared<LocalFlow>(loop.asio().context, std::move(socket), Process{peer.pid, peer.uid});
+  if (const Status status = flow->watch(watched); !status.ok()) {
     ::close(watched);
-    return Error{Code::kUnsupported,
-                 fmt::format("process {} can't be watched: {}", peer.pid, error.message())};
+    return status.error();
   }
-  watch(connection);
-  return std::unique_ptr<LocalStream>(std::make_unique<SocketStream>(std::move(connection)));
+  return std::unique_ptr<LocalStream>(std::make_unique<SocketStream>(std::move(flow)));
 }
 
 }  // namespace isthmus::net

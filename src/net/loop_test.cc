@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "net/deadline.h"
 #include "net/run_until.h"
 #include "net/stream.h"
 
@@ -53,6 +54,41 @@ TEST(Loop, TimersFireInOrderOfTheirInstantsAndOnce) {
   const auto past = loop.after(std::chrono::milliseconds(-5), [&] { fired.push_back(0); });
   EXPECT_TRUE(run_until(loop, [&] { return fired.size() == 3; }));
   EXPECT_EQ(fired, (std::vector<int>{0, 1, 3}));
+}
+
+TEST(Deadline, CallsOnceAfterTheMomentThatWasSetLast) {
+  Loop loop;
+  std::vector<Instant> called;
+  Deadline deadline(loop, [&] { called.push_back(now()); });
+  const Instant begin = now();
+  deadline.set(begin + std::chrono::milliseconds(1));
+  deadline.set(begin + std::chrono::milliseconds(20));  // Later: the loop's timer fires too early.
+  EXPECT_TRUE(deadline.is_set());
+  ASSERT_TRUE(run_until(loop, [&] { return !called.empty(); }));
+  EXPECT_GE(called.at(0), begin + std::chrono::milliseconds(20));
+  EXPECT_FALSE(deadline.is_set());
+  deadline.set(now() + std::chrono::hours(1));
+  deadline.set(now() + std::chrono::milliseconds(1));  // Earlier.
+  ASSERT_TRUE(run_until(loop, [&] { return called.size() == 2; }));
+}
+
+TEST(Deadline, OneThatIsTakenAwayIsNotCalled) {
+  Loop loop;
+  bool called = false, end = false;
+  Deadline deadline(loop, [&] { called = true; });
+  deadline.set(now() + std::chrono::milliseconds(1));
+  deadline.set(kFarFuture);
+  const auto timer = loop.after(std::chrono::milliseconds(5), [&] { end = true; });
+  ASSERT_TRUE(run_until(loop, [&] { return end; }));
+  EXPECT_FALSE(called);
+}
+
+TEST(Deadline, MayBeDestroyedByWhatItCalls) {
+  Loop loop;
+  std::optional<Deadline> deadline;
+  deadline.emplace(loop, [&] { deadline.reset(); });
+  deadline->set(now());
+  EXPECT_TRUE(run_until(loop, [&] { return !deadline.has_value(); }));
 }
 
 TEST(Loop, ADestroyedTimerNeverFiresEvenIfItWasDue) {

@@ -3,136 +3,88 @@
 #include "net/stream.h"
 
 #include <fmt/format.h>
+#include <sys/socket.h>
 
-#include <algorithm>
-#include <array>
-#include <boost/asio/buffer.hpp>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <utility>
 
 #include "net/asio_internal.h"
-#include "net/pieces.h"
+#include "net/flow.h"
 
 namespace isthmus::net {
 namespace {
 
-namespace asio = boost::asio;
 using boost::system::error_code;
 
-// One system call moves at most this much, so that a long transfer leaves the loop free for others in
-// between.
-constexpr std::size_t kPieceBytesMax = std::size_t{512} << 10;
-// Pieces of one vectored write; more than a few are small headers, and IOV_MAX is 1024.
-constexpr std::size_t kPiecesMax = 16;
+Error failed(const std::string& peer, int number) {
+  return {Code::kUnavailable, fmt::format("{}: {}", peer, std::strerror(number))};
+}
 
-// A buffer sequence that Asio copies whole; a span would dangle.
-struct Buffers {
-  using value_type = asio::const_buffer;
-  using const_iterator = const asio::const_buffer*;
-  const_iterator begin() const { return pieces.data(); }
-  const_iterator end() const { return pieces.data() + count; }
-  std::array<asio::const_buffer, kPiecesMax> pieces;
-  std::size_t count = 0;
-};
-
-// Shared by the stream and its operations in flight.
-struct Connection {
-  explicit Connection(Socket on) : socket(std::move(on)) {}
-  Socket socket;
-  Endpoint peer;
-  bool closed = false;
-  std::span<std::byte> reading;
-  Stream::Done on_read;
-  Pieces writing;
-  Stream::Done on_written;
-};
-
-Status outcome(const Connection& connection, const error_code& error) {
-  if (connection.closed)
-    return Error{Code::kCancelled, fmt::format("{}: closed here", connection.peer.text())};
-  if (!error) return ok_status();
-  if (error == asio::error::eof) {
-    return Error{Code::kUnavailable,
-                 fmt::format("{}: the peer closed the connection", connection.peer.text())};
+class TcpFlow final : public Flow {
+ public:
+  TcpFlow(boost::asio::io_context& context, Socket socket) : Flow(context), socket_(std::move(socket)) {
+    error_code error;
+    const auto remote = socket_.remote_endpoint(error);
+    peer_ = error ? "gone:0" : endpoint_of(remote).text();
   }
-  return Error{Code::kUnavailable, fmt::format("{}: {}", connection.peer.text(), error.message())};
-}
+  std::string name() const override { return peer_; }
 
-// Moved out first: the callback may start the next operation or destroy the stream.
-void call(Stream::Done& slot, Status status) {
-  if (const Stream::Done done = std::exchange(slot, nullptr)) done(std::move(status));
-}
+ private:
+  Result<std::size_t> receive(std::span<iovec> into) override {
+    msghdr message{};
+    message.msg_iov = into.data();
+    message.msg_iovlen = into.size();
+    const ssize_t got = ::recvmsg(socket_.native_handle(), &message, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return std::size_t{0};
+    if (got < 0) return failed(peer_, errno);
+    if (got == 0) return Error{Code::kUnavailable, fmt::format("{}: the peer closed the connection", peer_)};
+    return static_cast<std::size_t>(got);
+  }
 
-void read_next(const std::shared_ptr<Connection>& connection) {
-  const std::size_t bytes = std::min(connection->reading.size(), kPieceBytesMax);
-  connection->socket.async_read_some(asio::buffer(connection->reading.data(), bytes),
-                                     [connection](const error_code& error, std::size_t moved) {
-                                       Status status = outcome(*connection, error);
-                                       if (status.ok()) {
-                                         connection->reading = connection->reading.subspan(moved);
-                                         if (!connection->reading.empty()) return read_next(connection);
-                                       }
-                                       call(connection->on_read, std::move(status));
-                                     });
-}
+  Result<std::size_t> transmit(std::span<iovec> from) override {
+    msghdr message{};
+    message.msg_iov = from.data();
+    message.msg_iovlen = from.size();
+    const ssize_t sent = ::sendmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return std::size_t{0};
+    if (sent < 0) return failed(peer_, errno);
+    return static_cast<std::size_t>(sent);
+  }
 
-Buffers next_buffers(const Connection& connection) {
-  Buffers buffers;
-  connection.writing.front(kPiecesMax, kPieceBytesMax, [&](std::span<const std::byte> piece) {
-    buffers.pieces.at(buffers.count++) = asio::buffer(piece.data(), piece.size());
-  });
-  return buffers;
-}
+  void await(bool is_write, std::function<void()> ready) override {
+    socket_.async_wait(is_write ? Socket::wait_write : Socket::wait_read,
+                       [ready = std::move(ready)](const error_code&) { ready(); });
+  }
 
-void write_next(const std::shared_ptr<Connection>& connection) {
-  connection->socket.async_write_some(next_buffers(*connection),
-                                      [connection](const error_code& error, std::size_t moved) {
-                                        Status status = outcome(*connection, error);
-                                        if (status.ok()) {
-                                          connection->writing.advance(moved);
-                                          if (!connection->writing.empty()) return write_next(connection);
-                                        }
-                                        call(connection->on_written, std::move(status));
-                                      });
-}
+  void shut() override {
+    error_code ignored;
+    socket_.close(ignored);
+  }
+
+  Socket socket_;
+  std::string peer_;
+};
 
 class SocketStream final : public Stream {
  public:
-  explicit SocketStream(Socket socket) : connection_(std::make_shared<Connection>(std::move(socket))) {
-    error_code error;
-    const auto remote = connection_->socket.remote_endpoint(error);
-    connection_->peer = error ? Endpoint{"gone", 0} : endpoint_of(remote);
-  }
+  SocketStream(Loop& loop, Socket socket)
+      : flow_(std::make_shared<TcpFlow>(loop.asio().context, std::move(socket))) {}
   ~SocketStream() override {
-    connection_->on_read = nullptr;
-    connection_->on_written = nullptr;
-    SocketStream::close();
+    flow_->forget();
+    flow_->close();
   }
 
-  void read(std::span<std::byte> into, Done done) override {
-    ISTHMUS_CHECK(!connection_->on_read);
-    connection_->on_read = std::move(done);
-    connection_->reading = into;
-    read_next(connection_);
-  }
-
+  void read(std::span<std::byte> into, Done done) override { flow_->read(into, std::move(done)); }
   void write(std::vector<std::span<const std::byte>> pieces, Done done) override {
-    ISTHMUS_CHECK(!connection_->on_written);
-    connection_->on_written = std::move(done);
-    connection_->writing = Pieces(std::move(pieces));
-    write_next(connection_);
+    flow_->write(pieces, std::move(done));
   }
-
-  void close() override {
-    connection_->closed = true;
-    error_code ignored;
-    connection_->socket.close(ignored);
-  }
-
-  std::string peer() const override { return connection_->peer.text(); }
+  void close() override { flow_->close(); }
+  std::string peer() const override { return flow_->name(); }
 
  private:
-  std::shared_ptr<Connection> connection_;
+  std::shared_ptr<Flow> flow_;
 };
 
 }  // namespace
@@ -163,16 +115,16 @@ Result<Endpoint> Endpoint::parse(std::string_view text) {
 
 Result<std::unique_ptr<Listener>> listen(Loop& loop, const Endpoint& at,
                                          std::function<void(std::unique_ptr<Stream>)> on_accept) {
-  return listen_socket(loop, at, [on_accept = std::move(on_accept)](Socket socket) {
-    on_accept(std::make_unique<SocketStream>(std::move(socket)));
+  return listen_socket(loop, at, [&loop, on_accept = std::move(on_accept)](Socket socket) {
+    on_accept(std::make_unique<SocketStream>(loop, std::move(socket)));
   });
 }
 
 std::unique_ptr<Connecting> connect(Loop& loop, const Endpoint& to, Duration timeout,
                                     std::function<void(Result<std::unique_ptr<Stream>>)> done) {
-  return connect_socket(loop, to, timeout, [done = std::move(done)](Result<Socket> socket) {
+  return connect_socket(loop, to, timeout, [&loop, done = std::move(done)](Result<Socket> socket) {
     if (!socket.ok()) return done(socket.error());
-    done(std::unique_ptr<Stream>(std::make_unique<SocketStream>(*std::move(socket))));
+    done(std::unique_ptr<Stream>(std::make_unique<SocketStream>(loop, *std::move(socket))));
   });
 }
 

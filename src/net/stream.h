@@ -27,8 +27,9 @@ struct Endpoint {
   friend auto operator<=>(const Endpoint&, const Endpoint&) = default;
 };
 
-// All calls and callbacks on the loop's thread. One read and one write may be in flight at a time.
-// A callback is called exactly once unless the stream is destroyed first (then never).
+// All calls and callbacks on the loop's thread; no callback comes from within read() or write(). One read may
+// be in flight at a time; writes queue up, and their callbacks come in order. A callback is called exactly
+// once unless the stream is destroyed first (then never).
 class Stream {
  public:
   virtual ~Stream() = default;

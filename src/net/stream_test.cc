@@ -7,8 +7,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -73,6 +75,39 @@ TEST_F(StreamTest, VectoredWritesArriveWholeAndInOrder) {
   server_->read(got, [&](Status status) { done += status.ok() ? 1 : 100; });
   ASSERT_TRUE(run_until(loop_, [&] { return done >= 2; }));
   EXPECT_EQ(done, 2);
+  EXPECT_TRUE(got == sent);
+}
+
+TEST_F(StreamTest, WritesQueueUpAndReadsOfAnyCutFindTheSameBytes) {
+  constexpr std::size_t kWrites = 300, kBytes = 100'000;
+  std::vector<std::byte> sent(kWrites * 7 + kBytes), got(sent.size());
+  for (std::size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<std::byte>(i * 5 + i / 253);
+  const std::span<const std::byte> all(sent);
+  std::vector<std::size_t> written;
+  for (std::size_t i = 0; i < kWrites; ++i) {  // More at once than one system call takes.
+    client_->write({all.subspan(i * 7, 7)}, [&, i](const Status& status) {
+      EXPECT_TRUE(status.ok());
+      written.push_back(i);
+    });
+  }
+  client_->write({all.subspan(kWrites * 7)}, [&](const Status&) { written.push_back(kWrites); });
+  EXPECT_TRUE(written.empty()) << "called from within write()";
+  // Small reads, one of nearly all that is left, small ones again: across what was read ahead.
+  std::size_t at = 0;
+  std::function<void(Status)> next = [&](const Status& status) {
+    ASSERT_TRUE(status.ok()) << status.error().text();
+    if (at == got.size()) return;
+    const std::size_t wanted = at < 1500 || got.size() - at <= 50 ? 3 : got.size() - at - 50;
+    const std::span<std::byte> into = std::span(got).subspan(at, std::min(wanted, got.size() - at));
+    at += into.size();
+    server_->read(into, next);
+  };
+  next(ok_status());
+  ASSERT_TRUE(run_until(loop_, [&] { return at == got.size() && written.size() == kWrites + 1; }));
+  EXPECT_TRUE(std::is_sorted(written.begin(), written.end()));
+  bool is_idle = false;
+  loop_.post([&] { is_idle = true; });
+  ASSERT_TRUE(run_until(loop_, [&] { return is_idle && got.back() == sent.back(); }));
   EXPECT_TRUE(got == sent);
 }
 

@@ -16,9 +16,6 @@ namespace {
 // `exhausted`.
 constexpr std::size_t kQueueFramesMax = 1024;
 constexpr std::size_t kQueueCopiedBytesMax = std::size_t{4} << 20;
-// Frames that leave together in one vectored write: enough to spare small ones a system call each.
-constexpr std::size_t kBatchFramesMax = 16;
-constexpr std::size_t kBatchBytesMax = std::size_t{256} << 10;
 // Control frames are read in steps; nearly all take one.
 constexpr std::size_t kControlStepBytes = std::size_t{16} << 10;
 
@@ -48,15 +45,21 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   Status send(Outgoing frame) {
     if (is_closed()) return closed(peer_);
-    if (queue_.size() + writing_.size() >= kQueueFramesMax ||
-        copied_bytes_ + frame.copied.size() > kQueueCopiedBytesMax) {
+    if (queue_.size() >= kQueueFramesMax || copied_bytes_ + frame.copied.size() > kQueueCopiedBytesMax) {
       return Error{Code::kExhausted,
                    fmt::format("channel to {}: send queue full ({} frames, {} bytes copied)", peer_,
-                               queue_.size() + writing_.size(), copied_bytes_)};
+                               queue_.size(), copied_bytes_)};
     }
     copied_bytes_ += frame.copied.size();
-    queue_.push_back(std::move(frame));
-    if (writing_.empty()) write_batch();
+    // A deque's elements stay where they are, so the pieces stay good.
+    const Outgoing& queued = queue_.emplace_back(std::move(frame));
+    stream_->write({std::span<const std::byte>(queued.header), queued.copied, queued.payload},
+                   [weak = weak_from_this()](Status status) {
+                     const std::shared_ptr<Connection> self = weak.lock();
+                     if (!self || self->is_closed()) return;
+                     if (!status.ok()) return self->fail(status.error());
+                     self->on_written();
+                   });
     return ok_status();
   }
 
@@ -75,11 +78,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void shut(const Error& why) {
     const std::unique_ptr<net::Stream> stream = std::move(stream_);
     stream->close();
-    std::deque<Outgoing> unsent = std::exchange(writing_, {});
-    for (Outgoing& frame : queue_) unsent.push_back(std::move(frame));
-    queue_.clear();
     copied_bytes_ = 0;
-    for (Outgoing& frame : unsent) {
+    for (const Outgoing& frame : std::exchange(queue_, {})) {
       if (frame.sent) frame.sent(why);
     }
   }
@@ -153,35 +153,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (!is_closed()) read_header();
   }
 
-  void write_batch() {
-    std::vector<std::span<const std::byte>> pieces;
-    std::size_t bytes = 0;
-    while (!queue_.empty() && writing_.size() < kBatchFramesMax && bytes < kBatchBytesMax) {
-      // A deque's elements stay where they are, so the pieces stay good.
-      const Outgoing& frame = writing_.emplace_back(std::move(queue_.front()));
-      queue_.pop_front();
-      for (const std::span<const std::byte> piece :
-           {std::span<const std::byte>(frame.header), std::span<const std::byte>(frame.copied),
-            frame.payload}) {
-        if (!piece.empty()) pieces.push_back(piece);
-        bytes += piece.size();
-      }
-    }
-    stream_->write(std::move(pieces), [weak = weak_from_this()](Status status) {
-      const std::shared_ptr<Connection> self = weak.lock();
-      if (!self || self->is_closed()) return;
-      if (!status.ok()) return self->fail(status.error());
-      self->on_written();
-    });
-  }
-
+  // The stream is done with the oldest frame.
   void on_written() {
-    std::deque<Outgoing> written = std::exchange(writing_, {});
-    for (const Outgoing& frame : written) copied_bytes_ -= frame.copied.size();
-    if (!queue_.empty()) write_batch();
-    for (const Outgoing& frame : written) {
-      if (frame.sent) frame.sent(ok_status());
-    }
+    const Outgoing written = std::move(queue_.front());
+    queue_.pop_front();
+    copied_bytes_ -= written.copied.size();
+    if (written.sent) written.sent(ok_status());
   }
 
   std::unique_ptr<net::Stream> stream_;  // Null once closed.
@@ -193,8 +170,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::vector<std::byte> control_;
   std::vector<std::byte> immediate_;
   std::span<std::byte> payload_;  // The receiver's memory.
-  std::deque<Outgoing> queue_;
-  std::deque<Outgoing> writing_;
+  std::deque<Outgoing> queue_;    // Given to the stream, which calls back in order.
   std::size_t copied_bytes_ = 0;
 };
 

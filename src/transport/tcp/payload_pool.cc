@@ -9,7 +9,7 @@ namespace isthmus::transport {
 namespace {
 
 // Those of two busy channels.
-constexpr std::size_t kSpareMax = 12;
+constexpr std::size_t kSpareMax = 32;
 
 }  // namespace
 
