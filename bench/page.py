@@ -88,8 +88,8 @@ def render(records, hand_written):
         "# Performance\n",
         f"Made by `make bench` on: {machine()}.\n"
         "Every ratio is of medians within one run, value and reference taken in turns.\n"
-        "A handoff's time runs from the consumer's fetch to its owning the state, digests and read-back\n"
-        "inside; *busy* is the share of that time that a stage kept a processor busy.\n"
+        "A handoff's time runs from the consumer's fetch(), on its loop's thread, to its owning the state,\n"
+        "digests and read-back inside; *busy* is the share of that time that a stage kept a processor busy.\n"
         "What could not be measured here says *not run*.\n",
     ]
     parts += [table(bench, of) for bench, of in benches.items()]

@@ -229,8 +229,9 @@ class Consumer {
     };
     const double loop = agent_->loop_seconds(), place = agent_->busy("place"),
                  verify = agent_->busy("verify");
-    const Instant begin = now();
+    Instant begin;
     Status begun = agent_->on_loop([&]() -> Status {
+      begin = now();  // Here, on the loop's thread, a worker calls fetch() too.
       return agent_->agent()
           .fetch({.ticket = question.ticket.data(),
                   .endpoints = {question.endpoint.data()},

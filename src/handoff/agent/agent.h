@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <variant>
 #include <vector>
 
@@ -37,6 +38,9 @@ struct AgentOptions {
   Limits limits;
   Capacity capacity;
   std::uint32_t staging_slots = 24;  // Per handoff: chunks under way while others are placed.
+  // Chunks are packed and placed on a thread beside the loop's. Not where both would share a processor with
+  // the peer's and only wake each other.
+  bool has_mover_thread = std::thread::hardware_concurrency() > 2;
   // Told of each state that one of our reservations or handoffs enters, before anything of what that causes
   // is carried out. Loop's thread; may block it. For tests.
   std::function<void(std::variant<ProducerState, ConsumerState>)> on_state{};

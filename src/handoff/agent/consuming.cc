@@ -62,27 +62,16 @@ void Shell::dial(const std::shared_ptr<Incoming>& incoming) {
     if (incoming->is_cancelled || incoming->is_ended) return;
     if (!session.ok()) return refused(incoming, way, session.error());
     incoming->transport = way.transport->name();
-    metrics_
-        .counter("isthmus_transport_chosen_total", "Fetches by the transport of their session",
-                 {{"transport", incoming->transport}})
-        .add();
+    meters_.transport_chosen(incoming->transport);
     ISTHMUS_LOG(kInfo, "transport chosen", "producer={} transport={} refused=\"{}\"", incoming->producer,
                 incoming->transport, incoming->refused);
     begin(incoming, *session);
   });
 }
 
-void Shell::count_refused(std::string_view transport, const Error& why) {
-  metrics_
-      .counter("isthmus_transport_refused_total",
-               "Ways to a producer that led nowhere, by transport and reason",
-               {{"transport", std::string(transport)}, {"reason", std::string(name(why.code))}})
-      .add();
-}
-
 void Shell::refused(const std::shared_ptr<Incoming>& incoming, const Links::Way& way, const Error& why) {
   // A peer's scheme is no label: there could be any number of them.
-  count_refused(way.transport == nullptr ? "other" : way.transport->name(), why);
+  meters_.transport_refused(way.transport == nullptr ? "other" : way.transport->name(), why.code);
   incoming->refused +=
       fmt::format("{}{}: {}", incoming->refused.empty() ? "" : "; ", way.endpoint, why.text());
   // A process of this host that is there and silent would be as silent on its other endpoints.
@@ -114,7 +103,8 @@ void Shell::begin(const std::shared_ptr<Incoming>& incoming, SessionId session) 
     by_handoff_[*handoff] = incoming->id;
     if (options_.on_state) options_.on_state(ConsumerState::kOpening);
   });
-  if (!handoff.ok()) end_unbegun(incoming, handoff.error());
+  if (!handoff.ok()) return end_unbegun(incoming, handoff.error());
+  poster_.post([this, incoming] { plan_ahead(*incoming); });  // Once OPEN has left.
 }
 
 void Shell::end_unbegun(const std::shared_ptr<Incoming>& incoming, const Error& why) {
@@ -122,7 +112,7 @@ void Shell::end_unbegun(const std::shared_ptr<Incoming>& incoming, const Error& 
   incoming->is_ended = true;
   fetches_.erase(incoming->id);
   const TerminalKind kind = terminal_kind(why.code);
-  count_end("consumer", kind);
+  meters_.ended("consumer", kind);
   incoming->events.ended(nullptr, ending_of(*incoming, kind, why));
 }
 
@@ -140,7 +130,7 @@ Ending Shell::ending_of(const Incoming& incoming, TerminalKind kind, const Statu
   ending.transport = incoming.transport;
   if (!why.ok()) ending.error = why.error();
   if (incoming.plan) {
-    ending.wire = one_line(incoming.plan->wire());
+    ending.wire = incoming.wire;
     ending.chunks = static_cast<std::uint32_t>(incoming.plan->chunk_count());
   }
   return ending;
@@ -150,6 +140,10 @@ void Shell::carry_out(ConsumerAction& action) {
   std::visit(
       [this](auto& one) {
         if constexpr (std::is_same_v<std::decay_t<decltype(one)>, MakePlan>) {
+          if (const auto incoming = find(one.handoff)) {
+            incoming->planned_at = now();
+            meters_.stage("open", incoming->planned_at - incoming->begun_at);
+          }
           make_plan(one, false);
         } else {
           act(one);
@@ -158,16 +152,25 @@ void Shell::carry_out(ConsumerAction& action) {
       action);
 }
 
-Status Shell::keep_incoming(const MakePlan& action, const std::shared_ptr<const transform::Plan>& plan) {
+// Its inputs are known before PLAN comes: that is for both ends to agree on what each has made by itself.
+void Shell::plan_ahead(const Incoming& incoming) {
+  const std::optional<MakePlan> coming = consumer_.coming_plan(incoming.handoff);
+  // A failure is told when the core asks.
+  if (coming) (void)incoming_plan(*coming);
+}
+
+Result<std::shared_ptr<const transform::Plan>> Shell::incoming_plan(const MakePlan& action) {
   const auto incoming = find(action.handoff);
   if (!incoming) return Error{Code::kAborted, "the fetch is over"};
+  if (incoming->plan) return incoming->plan;
+  ISTHMUS_TRY(auto plan, made_plan(action, false));
   ISTHMUS_TRY(transform::Placer placer, transform::Placer::make(plan, descriptor_));
   incoming->plan = plan;
+  incoming->wire = one_line(plan->wire());
+  incoming->moved = meters_.bytes("consumer", incoming->wire);
   incoming->placer = std::make_unique<transform::Placer>(std::move(placer));
   incoming->tiles.assign(plan->chunk_count(), {});
-  incoming->planned_at = now();
-  count_stage("open", incoming->planned_at - incoming->begun_at);
-  return ok_status();
+  return plan;
 }
 
 void Shell::act(const ReserveCapacity& action) {
@@ -221,7 +224,7 @@ void Shell::destination_ready(const std::shared_ptr<Incoming>& incoming, std::ui
   }
   incoming->destination = *std::move(binding);
   incoming->ready_at = now();
-  count_stage("reserve", incoming->ready_at - incoming->planned_at);
+  meters_.stage("reserve", incoming->ready_at - incoming->planned_at);
   consume([&](ConsumerActions& out) { consumer_.capacity_ready(incoming->handoff, attempt, now(), out); });
 }
 
@@ -280,7 +283,7 @@ void Shell::act(const PlaceChunk& action) {
         if (placing->status.ok()) {
           incoming->tiles.at(action.index) = std::move(placing->landed.header.tiles);
           incoming->bytes += bytes;
-          count_bytes("consumer", *incoming->plan, bytes);
+          incoming->moved.add(static_cast<double>(bytes));
         }
         consume([&](ConsumerActions& out) { consumer_.chunk_placed(action, placing->status, now(), out); });
       });
@@ -290,7 +293,7 @@ void Shell::act(const Verify& action) {
   const auto incoming = find(action.handoff);
   ISTHMUS_CHECK(incoming != nullptr);
   incoming->verifying_at = now();
-  count_stage("receive", incoming->verifying_at - incoming->ready_at);
+  meters_.stage("receive", incoming->verifying_at - incoming->ready_at);
   auto status = std::make_shared<Status>();
   mover_->run(
       incoming->plan->chunk_count() * sizeof(transform::TileKey),
@@ -307,7 +310,7 @@ void Shell::act(const Verify& action) {
       },
       [this, incoming, status, action] {
         if (is_closing_) return;
-        count_stage("verify", now() - incoming->verifying_at);
+        meters_.stage("verify", now() - incoming->verifying_at);
         consume([&](ConsumerActions& out) {
           consumer_.verified(action.handoff, action.attempt, *status, now(), out);
         });
@@ -324,7 +327,7 @@ void Shell::act(Own& action) {
   const auto incoming = find(action.handoff);
   ISTHMUS_CHECK(incoming != nullptr);
   incoming->is_owned = true;
-  count_stage("total", now() - incoming->begun_at);
+  meters_.stage("total", now() - incoming->begun_at);
   incoming->events.owned(action.seal, action.destination,
                          ending_of(*incoming, TerminalKind::kOwned, ok_status()));
 }
@@ -353,15 +356,14 @@ void Shell::act(const ConsumerHandoffEnded& action) {
   const auto incoming = find(action.handoff);
   if (!incoming || incoming->is_ended) return;
   incoming->is_ended = true;
-  count_end("consumer", action.kind);
+  meters_.ended("consumer", action.kind);
   const Ending ending = ending_of(*incoming, action.kind, action.why);
   ISTHMUS_LOG(kInfo, "handoff ended", "side=consumer handoff={} outcome={} bytes={} chunks={} ms={:.1f}{}",
               action.handoff.text(), name(action.kind), ending.bytes, ending.chunks,
               std::chrono::duration<double, std::milli>(now() - incoming->begun_at).count(),
               action.why.ok() ? "" : fmt::format(" why=\"{}\"", action.why.error().text()));
   if (action.destination == Destination::kQuarantined) {
-    metrics_.counter("isthmus_handoff_quarantined_total", "Destinations lost to a placement that never ended")
-        .add();
+    meters_.quarantined();
   }
   forget_if_over(*incoming);
   if (action.kind == TerminalKind::kOwned) return;  // Told by Own.

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/rng.h"
 
@@ -34,6 +35,7 @@ Links::~Links() {
   for (auto& [id, link] : links_) {
     for (auto& [number, channel] : link->data) channel->revoke();
     for (auto& [number, channel] : link->binding) channel->revoke();
+    for (Early& early : link->early) early.channel->revoke();
     if (link->control) link->control->revoke();
   }
 }
@@ -153,10 +155,17 @@ void Links::accept_session(std::unique_ptr<transport::Channel> channel, std::str
 
 void Links::accept_data(std::unique_ptr<transport::Channel> channel, const wire::DataHello& hello) {
   const auto at = std::find_if(links_.begin(), links_.end(), [&](const auto& entry) {
-    return entry.second->is_up && entry.second->session->id() == hello.session;
+    const std::optional<Session>& session = entry.second->session;
+    return session && session->has_id() && session->id() == hello.session;
   });
   Error refusal{Code::kUnavailable, "DATA_HELLO names no session"};
-  if (at != links_.end()) {
+  if (at != links_.end() && !at->second->is_up) {
+    // It came by a connection of its own: nothing orders it after the dialer's proof. The handshake's
+    // deadline bounds the wait.
+    if (at->second->early.size() < wire::kChannelsMax)
+      return at->second->early.push_back({std::move(channel), hello});
+    refusal = {Code::kExhausted, "too many data channels before the session"};
+  } else if (at != links_.end()) {
     Result<std::vector<std::byte>> answer = at->second->session->accept_data(hello);
     if (answer.ok()) {
       const Status sent = channel->send_control(*answer);
@@ -236,7 +245,7 @@ void Links::control_frame(SessionId id, const std::vector<std::byte>& frame) {
   if (link == nullptr) return;
   Result<Session::Input> input = link->session->receive(frame);
   if (!input.ok()) return close(id, input.error());
-  link->silence = nullptr;
+  if (link->silence) link->silence->set(kFarFuture);
   for (const auto& answer : input->send) {
     const Status sent = link->control->send_control(answer);
     if (!sent.ok()) return close(id, sent);
@@ -255,8 +264,10 @@ void Links::established(Link& link) {
               link.session->peer().incarnation.hex());
   const Status up = events_.session_up(id, link.session->peer());
   if (!up.ok()) return close(id, up);
-  Link* kept = find(id);
-  if (kept != nullptr && kept->way.transport != nullptr) dial_data(*kept);
+  if (Link* kept = find(id)) {
+    if (kept->way.transport != nullptr) dial_data(*kept);
+    for (Early& early : std::exchange(kept->early, {})) accept_data(std::move(early.channel), early.hello);
+  }
 }
 
 std::string_view Links::transport(SessionId session) const {
@@ -274,11 +285,14 @@ Status Links::send(SessionId session, const wire::Frame& frame) {
 }
 
 void Links::await_answer(Link& link) {
-  if (link.silence) return;
-  link.silence = loop_.after(options_.silence_max, [this, id = link.id] {
-    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(options_.silence_max).count();
-    close(id, Error{Code::kUnavailable, fmt::format("the peer owes an answer and was silent for {} ms", ms)});
-  });
+  if (!link.silence) {
+    link.silence = std::make_unique<net::Deadline>(loop_, [this, id = link.id] {
+      const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(options_.silence_max).count();
+      close(id,
+            Error{Code::kUnavailable, fmt::format("the peer owes an answer and was silent for {} ms", ms)});
+    });
+  }
+  if (!link.silence->is_set()) link.silence->set(now() + options_.silence_max);
 }
 
 // --- Data channels.
@@ -388,6 +402,7 @@ void Links::close(SessionId session, const Status& why) {
   if (on_refused && error.code != Code::kUnavailable) on_refused(error);
   ISTHMUS_LOG(kDebug, "session closed", "why=\"{}\"", error.text());
   if (link->control) link->control->revoke();
+  for (Early& early : link->early) early.channel->revoke();
   for (auto& [number, channel] : link->binding) channel->revoke();
   for (auto& [number, channel] : link->data) channel->revoke();
   for (const auto& [number, channel] : link->data) events_.channel_down({session, number}, error);

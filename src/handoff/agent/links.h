@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "handoff/core/protocol.h"
 #include "handoff/core/session.h"
+#include "net/deadline.h"
 #include "net/loop.h"
 #include "net/poster.h"
 #include "transport/api/transport.h"
@@ -81,6 +82,10 @@ class Links {
   std::function<void(const Error&)> on_refused;
 
  private:
+  struct Early {
+    std::unique_ptr<transport::Channel> channel;
+    wire::DataHello hello;
+  };
   struct Link {
     SessionId id = 0;
     Way way;  // Dialed; no transport if accepted.
@@ -89,9 +94,10 @@ class Links {
     std::unique_ptr<transport::Channel> control;
     std::optional<Session> session;
     std::unique_ptr<net::Loop::Timer> deadline;
-    std::unique_ptr<net::Loop::Timer> silence;                             // Set while an answer is due.
+    std::unique_ptr<net::Deadline> silence;                                // Set while an answer is due.
     std::map<std::uint32_t, std::unique_ptr<transport::Channel>> data;     // Bound.
     std::map<std::uint32_t, std::unique_ptr<transport::Channel>> binding;  // DATA_HELLO sent, no answer yet.
+    std::vector<Early> early;  // Their DATA_HELLO overtook the dialer's proof.
     std::uint32_t next_number = 1;
     bool is_up = false;  // session_up() has been told.
     std::vector<std::function<void(Result<SessionId>)>> waiting;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread that moves memory: packing, placing and verifying chunks, away from the event loop.
+// Moves memory: packs, places and verifies chunks, one job at a time.
 #pragma once
 
 #include <condition_variable>
@@ -9,6 +9,7 @@
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/metrics.h"
@@ -17,29 +18,35 @@
 
 namespace isthmus::handoff {
 
-// Jobs run one at a time in order of posting; the queue is bounded by its users, who hold credits.
+// Jobs run in order of posting; the queue is bounded by its users, who hold credits. A thread of its own lets
+// the loop send and receive meanwhile. Where there are no processors to spare, jobs run on the loop's thread
+// instead, one a turn: threads that share a processor only wake each other.
 class Mover {
  public:
-  explicit Mover(net::Loop& loop) : poster_(loop), thread_([this] { main(); }) {}
-  // Runs what is queued, then ends; completions that haven't run are dropped.
+  Mover(net::Loop& loop, bool has_thread);
+  // Runs what its thread has queued, then ends; completions that haven't run are dropped.
   ~Mover();
 
-  // Loop's thread. `done` runs on the loop's thread, later, after `work` has run on the mover's. Work on few
-  // `bytes` runs here and now if the mover is idle: waking a thread twice would take longer.
+  // Loop's thread. `done` runs on the loop's thread, later, after `work` has run. Work on few `bytes` runs
+  // here and now if nothing is queued. Whoever is behind is woken once for all that has come meanwhile.
   void run(std::uint64_t bytes, std::function<void()> work, std::function<void()> done);
 
  private:
   struct Job {
     std::function<void()> work, done;
   };
+  void step();
   void main();
+  void report();
 
   net::Poster poster_;
-  std::mutex mutex_;  // Guards jobs_ and stopping_.
+  std::size_t unfinished_ = 0;  // Loop's thread: jobs whose `done` hasn't run.
+  std::mutex mutex_;            // Guards the five below.
   std::condition_variable wake_;
   std::deque<Job> jobs_;
+  std::vector<std::function<void()>> done_;  // Of finished jobs; report() is posted while there are any.
+  bool is_waiting_ = false;                  // The thread sleeps, and nobody has woken it.
   bool stopping_ = false;
-  std::size_t unfinished_ = 0;  // Loop's thread: jobs whose `done` hasn't run.
   std::thread thread_;
 };
 

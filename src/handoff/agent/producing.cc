@@ -14,7 +14,7 @@ namespace isthmus::handoff {
 namespace {
 
 // Chunks packed and not yet taken by the kernel, per channel: enough that the mover works beside the socket.
-constexpr std::uint32_t kUnsentMax = 6;
+constexpr std::uint32_t kUnsentMax = 16;
 
 }  // namespace
 
@@ -86,10 +86,18 @@ void Shell::carry_out(ProducerAction& action) {
       action);
 }
 
-Status Shell::keep_outgoing(const MakePlan& action, const std::shared_ptr<const transform::Plan>& plan) {
-  ISTHMUS_TRY(transform::Packer packer, transform::Packer::make(plan, descriptor_));
-  auto outgoing = std::make_shared<Outgoing>(Outgoing{plan, std::move(packer), 0, {}});
+Result<std::shared_ptr<const transform::Plan>> Shell::outgoing_plan(const MakePlan& action) {
+  ISTHMUS_TRY(auto plan, made_plan(action, true));
+  auto outgoing = std::make_shared<Outgoing>(Outgoing{plan, {}, one_line(plan->wire()), {}, 0, {}});
+  outgoing->moved = meters_.bytes("producer", outgoing->wire);
+  poster_.post([this, outgoing] { (void)make_packer(*outgoing); });  // While PLAN is under way.
   outgoing_[{action.handoff, action.attempt}] = std::move(outgoing);
+  return plan;
+}
+
+Status Shell::make_packer(Outgoing& outgoing) const {
+  if (outgoing.packer) return ok_status();
+  ISTHMUS_TRY(outgoing.packer, transform::Packer::make(outgoing.plan, descriptor_));
   return ok_status();
 }
 
@@ -155,6 +163,7 @@ void Shell::start_packing(ChannelId channel, const SendChunk& send) {
     return poster_.post(finish);
   }
   packing->outgoing = outgoing->second;
+  if (packing->status = make_packer(*packing->outgoing); !packing->status.ok()) return poster_.post(finish);
   // A later generation voids the tiles; a late chunk of an earlier one must not.
   if (packing->outgoing->generation < send.chunk.generation) {
     packing->outgoing->generation = send.chunk.generation;
@@ -178,8 +187,8 @@ void Shell::start_packing(ChannelId channel, const SendChunk& send) {
       chunk.body_bytes,
       [packing, chunk, busy = pack_busy_] {
         packing->status = timed(busy, [&] {
-          return packing->outgoing->packer.pack(chunk, packing->memory->binding(), packing->body.bytes,
-                                                packing->tiles);
+          return packing->outgoing->packer->pack(chunk, packing->memory->binding(), packing->body.bytes,
+                                                 packing->tiles);
         });
       },
       finish);
@@ -223,7 +232,7 @@ void Shell::packed(const std::shared_ptr<Packing>& packing) {
           if (is_closing_) return;
           if (const auto box = outboxes_.find(channel); box != outboxes_.end()) --box->second.unsent;
           if (status.ok()) {
-            count_bytes("producer", *packing->outgoing->plan, bytes);
+            packing->outgoing->moved.add(static_cast<double>(bytes));
             if (const auto held = held_.find(packing->send.reservation); held != held_.end()) {
               held->second.ending.bytes += bytes;
               ++held->second.ending.chunks;
@@ -271,16 +280,13 @@ void Shell::act(const ProducerHandoffEnded& action) {
   const auto at = outgoing_.find({action.handoff, action.attempt});
   if (at != outgoing_.end()) {
     if (const auto held = held_.find(action.reservation); held != held_.end()) {
-      held->second.ending.wire = one_line(at->second->plan->wire());
+      held->second.ending.wire = at->second->wire;
     }
     outgoing_.erase(at);
   }
-  count_end("producer", action.kind);
+  meters_.ended("producer", action.kind);
   if (action.fault != wire::TicketFault::kNone) {
-    metrics_
-        .counter("isthmus_ticket_refused_total", "Tickets refused by the fence",
-                 {{"why", std::string(wire::name(action.fault))}})
-        .add();
+    meters_.ticket_refused(wire::name(action.fault));
   }
   if (!action.why.ok()) {
     ISTHMUS_LOG(kInfo, "handoff ended", "side=producer handoff={} outcome={} why=\"{}\"",

@@ -45,15 +45,19 @@ Shell::Shell(net::Loop& loop, std::vector<transport::Transport*> transports, con
       descriptor_(descriptor),
       descriptor_digest_(descriptor.digest()),
       options_(std::move(options)),
-      metrics_(metrics),
-      pack_busy_(busy("pack")),
-      place_busy_(busy("place")),
-      verify_busy_(busy("verify")),
+      meters_(metrics),
+      pack_busy_(meters_.busy("pack")),
+      place_busy_(meters_.busy("place")),
+      verify_busy_(meters_.busy("verify")),
       incarnation_(random_id()),
       started_(now()),
       ledger_(options_.capacity),
       producer_(producer_options(options_, descriptor_, incarnation_, started_), &ledger_),
-      consumer_(consumer_options(options_, descriptor_, incarnation_), &ledger_) {
+      consumer_(consumer_options(options_, descriptor_, incarnation_), &ledger_),
+      next_tick_(loop, [this] {
+        produce([&](ProducerActions& out) { producer_.tick(now(), out); });
+        consume([&](ConsumerActions& out) { consumer_.tick(now(), out); });
+      }) {
   links_ = std::make_unique<Links>(loop, std::move(transports),
                                    LinkOptions{.name = options_.name,
                                                .fleet_key = options_.fleet_key,
@@ -65,18 +69,14 @@ Shell::Shell(net::Loop& loop, std::vector<transport::Transport*> transports, con
                                                .silence_max = options_.timings.open_max},
                                    link_events());
   links_->on_refused = [this](const Error& why) {
-    metrics_
-        .counter("isthmus_handoff_peer_refused_total",
-                 "Sessions or channels refused or broken off, by error code",
-                 {{"code", std::string(name(why.code))}})
-        .add();
+    meters_.peer_refused(why.code);
     ISTHMUS_LOG(kWarn, "peer refused", "why=\"{}\"", why.text());
   };
   links_->on_left_out = [this](std::string_view transport, const Error& why) {
-    count_refused(transport, why);
+    meters_.transport_refused(transport, why.code);
     ISTHMUS_LOG(kWarn, "transport left out", "transport={} why=\"{}\"", transport, why.text());
   };
-  mover_ = std::make_unique<Mover>(loop);
+  mover_ = std::make_unique<Mover>(loop, options_.has_mover_thread);
   if (!options_.on_state) return;
   producer_.observe([this](ProducerState, ProducerState to, std::string_view) { options_.on_state(to); });
   consumer_.observe([this](ConsumerState, ConsumerState to, std::string_view) { options_.on_state(to); });
@@ -147,22 +147,7 @@ void Shell::pump() {
     std::visit([this](auto& core_action) { carry_out(core_action); }, action);
   }
   is_pumping_ = false;
-  arm_timer();
-}
-
-void Shell::arm_timer() {
-  const Instant next = std::min(producer_.next_deadline(), consumer_.next_deadline());
-  if (next == armed_for_) return;
-  armed_for_ = next;
-  if (next == kFarFuture) {
-    timer_ = nullptr;
-    return;
-  }
-  timer_ = loop_.after(std::max(Duration::zero(), next - now()), [this] {
-    armed_for_ = kFarFuture;
-    produce([&](ProducerActions& out) { producer_.tick(now(), out); });
-    consume([&](ConsumerActions& out) { consumer_.tick(now(), out); });
-  });
+  next_tick_.set(std::min(producer_.next_deadline(), consumer_.next_deadline()));
 }
 
 void Shell::act(SendFrame& action) {
@@ -174,12 +159,7 @@ void Shell::act(RevokeChannel& action) {
   links_->revoke(action.channel);
 }
 
-// The plan of either core: the peer's descriptors come from its HELLO.
 void Shell::make_plan(const MakePlan& action, bool is_producer) {
-  const kv::Descriptor* theirs = nullptr;
-  for (const auto& [session, peer] : peers_) {
-    if (theirs == nullptr) theirs = peer.descriptors.find(is_producer ? action.target : action.source);
-  }
   const auto answer = [&](Result<std::shared_ptr<const transform::Plan>> plan) {
     if (is_producer) {
       produce([&](ProducerActions& out) {
@@ -195,17 +175,23 @@ void Shell::make_plan(const MakePlan& action, bool is_producer) {
       });
     }
   };
-  if (theirs == nullptr)
-    return answer(Error{Code::kNotFound, "the peer's descriptor is gone with its session"});
+  answer(is_producer ? outgoing_plan(action) : incoming_plan(action));
+}
+
+// The plan of either core: the peer's descriptors come from its HELLO.
+Result<std::shared_ptr<const transform::Plan>> Shell::made_plan(const MakePlan& action,
+                                                                bool is_producer) const {
+  const kv::Descriptor* theirs = nullptr;
+  for (const auto& [session, peer] : peers_) {
+    if (theirs == nullptr) theirs = peer.descriptors.find(is_producer ? action.target : action.source);
+  }
+  if (theirs == nullptr) return Error{Code::kNotFound, "the peer's descriptor is gone with its session"};
   const kv::Descriptor& source = is_producer ? descriptor_ : *theirs;
   const kv::Descriptor& target = is_producer ? *theirs : descriptor_;
-  Result<transform::Plan> made = transform::Plan::make(source, target, action.verdict, action.tokens,
-                                                       transform::EndDigests{action.source, action.target});
-  if (!made.ok()) return answer(made.error());
-  auto plan = std::make_shared<const transform::Plan>(*std::move(made));
-  const Status kept = is_producer ? keep_outgoing(action, plan) : keep_incoming(action, plan);
-  if (!kept.ok()) return answer(kept.error());
-  answer(plan);
+  ISTHMUS_TRY(transform::Plan made,
+              transform::Plan::make(source, target, action.verdict, action.tokens,
+                                    transform::EndDigests{action.source, action.target}));
+  return std::make_shared<const transform::Plan>(std::move(made));
 }
 
 PlanFacts Shell::facts_of(const std::shared_ptr<const transform::Plan>& plan) {
@@ -226,33 +212,6 @@ std::string one_line(const kv::WireForm& wire) {
   while (!text.empty() && text.back() == '\n') text.pop_back();
   std::replace(text.begin(), text.end(), '\n', '|');
   return text;
-}
-
-void Shell::count_bytes(const char* side, const transform::Plan& plan, std::uint64_t bytes) {
-  metrics_
-      .counter("isthmus_handoff_bytes_total", "Chunk bodies moved, by side and wire form",
-               {{"side", side}, {"wire", one_line(plan.wire())}})
-      .add(static_cast<double>(bytes));
-}
-
-void Shell::count_end(const char* side, TerminalKind kind) {
-  metrics_
-      .counter("isthmus_handoffs_total", "Handoffs by side and how they ended",
-               {{"side", side}, {"outcome", std::string(name(kind))}})
-      .add();
-}
-
-void Shell::count_stage(const char* stage, Duration took) {
-  metrics_
-      .histogram("isthmus_handoff_seconds", "Time of each stage of a handoff at its consumer",
-                 {0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30},
-                 {{"stage", stage}})
-      .observe(std::chrono::duration<double>(took).count());
-}
-
-Counter Shell::busy(const char* stage) {
-  return metrics_.counter("isthmus_handoff_busy_seconds_total",
-                          "Processor time that the mover spent in each stage", {{"stage", stage}});
 }
 
 Result<std::unique_ptr<Agent>> make_agent(net::Loop& loop, std::vector<transport::Transport*> transports,

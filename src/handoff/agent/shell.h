@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -15,9 +16,11 @@
 #include "device/host/buffer.h"
 #include "handoff/agent/agent.h"
 #include "handoff/agent/links.h"
+#include "handoff/agent/meters.h"
 #include "handoff/agent/mover.h"
 #include "handoff/core/consumer.h"
 #include "handoff/core/producer.h"
+#include "net/deadline.h"
 #include "net/poster.h"
 #include "transform/plan.h"
 #include "transform/program.h"
@@ -64,7 +67,9 @@ class Shell final : public Agent {
   };
   struct Outgoing {
     std::shared_ptr<const transform::Plan> plan;
-    transform::Packer packer;
+    std::optional<transform::Packer> packer;  // Made after the plan was told.
+    std::string wire;                         // one_line() of the plan's.
+    Counter moved;                            // Bytes of chunk bodies.
     std::uint32_t generation = 0;
     std::vector<std::vector<Digest128>> tiles;  // By chunk, of this generation.
   };
@@ -93,8 +98,10 @@ class Shell final : public Agent {
     std::string transport;    // That of the session.
     wire::HandoffId handoff;  // Once begun.
     bool is_begun = false, is_ended = false, is_owned = false;
-    bool is_cancelled = false;  // Before it was begun.
-    std::shared_ptr<const transform::Plan> plan;
+    bool is_cancelled = false;                    // Before it was begun.
+    std::shared_ptr<const transform::Plan> plan;  // Made while OPEN is under way.
+    std::string wire;                             // one_line() of the plan's.
+    Counter moved;                                // Bytes of chunk bodies.
     std::unique_ptr<transform::Placer> placer;
     device::HostBuffer staging;
     std::uint64_t slot_bytes = 0;
@@ -125,13 +132,14 @@ class Shell final : public Agent {
     pump();
   }
   void pump();
-  void arm_timer();
 
   void act(SendFrame& action);
   void act(RevokeChannel& action);
   void make_plan(const MakePlan& action, bool is_producer);
-  Status keep_outgoing(const MakePlan& action, const std::shared_ptr<const transform::Plan>& plan);
-  Status keep_incoming(const MakePlan& action, const std::shared_ptr<const transform::Plan>& plan);
+  Result<std::shared_ptr<const transform::Plan>> made_plan(const MakePlan& action, bool is_producer) const;
+  Result<std::shared_ptr<const transform::Plan>> outgoing_plan(const MakePlan& action);
+  Status make_packer(Outgoing& outgoing) const;
+  Result<std::shared_ptr<const transform::Plan>> incoming_plan(const MakePlan& action);
   static PlanFacts facts_of(const std::shared_ptr<const transform::Plan>& plan);
   // Producer's.
   void carry_out(ProducerAction& action);
@@ -160,8 +168,8 @@ class Shell final : public Agent {
   void act(const ConsumerHandoffEnded& action);
   void dial(const std::shared_ptr<Incoming>& incoming);
   void refused(const std::shared_ptr<Incoming>& incoming, const Links::Way& way, const Error& why);
-  void count_refused(std::string_view transport, const Error& why);
   void begin(const std::shared_ptr<Incoming>& incoming, SessionId session);
+  void plan_ahead(const Incoming& incoming);
   void end_unbegun(const std::shared_ptr<Incoming>& incoming, const Error& why);
   void destination_ready(const std::shared_ptr<Incoming>& incoming, std::uint32_t attempt,
                          Result<kv::Binding> binding);
@@ -173,10 +181,6 @@ class Shell final : public Agent {
   HandoffSnapshot snapshot_of(const ReservationView& view, Instant at) const;
   HandoffSnapshot snapshot_of(const Incoming& incoming, Instant at) const;
 
-  void count_end(const char* side, TerminalKind kind);
-  void count_stage(const char* stage, Duration took);
-  Counter busy(const char* stage);
-  void count_bytes(const char* side, const transform::Plan& plan, std::uint64_t bytes);
   LinkEvents link_events();
 
   net::Loop& loop_;
@@ -184,7 +188,7 @@ class Shell final : public Agent {
   kv::Descriptor descriptor_;
   Digest128 descriptor_digest_;
   AgentOptions options_;
-  MetricsRegistry& metrics_;
+  Meters meters_;
   Counter pack_busy_, place_busy_, verify_busy_;
   Id128 incarnation_;
   Instant started_;
@@ -206,8 +210,7 @@ class Shell final : public Agent {
   std::deque<std::variant<ProducerAction, ConsumerAction>> actions_;
   bool is_pumping_ = false;
   bool is_closing_ = false;
-  std::unique_ptr<net::Loop::Timer> timer_;
-  Instant armed_for_ = kFarFuture;
+  net::Deadline next_tick_;
 
   std::unique_ptr<Links> links_;
   std::unique_ptr<Mover> mover_;  // Destroyed first: its jobs point into the rest.

@@ -195,6 +195,10 @@ class ConsumerCore {
   Instant next_deadline() const { return deadlines_.next(); }
   void tick(Instant now, ConsumerActions& out);
 
+  // The MakePlan that a PLAN will bring, so that the shell can make it while OPEN is under way; none once it
+  // has come.
+  std::optional<MakePlan> coming_plan(const wire::HandoffId& handoff) const;
+
   // For tests, metrics and people.
   std::optional<ConsumerState> state_of(const wire::HandoffId& handoff) const;
   std::uint64_t live() const { return handoffs_.size(); }
@@ -256,6 +260,7 @@ class ConsumerCore {
   void on_restart(Entry& entry, const wire::Restart& restart, Instant now, ConsumerActions& out);
   void on_renewed(SessionId session, const wire::Renewed& renewed, Instant now, ConsumerActions& out);
   Status check_plan(const Entry& entry, const wire::Plan& plan) const;
+  static MakePlan plan_of(const Entry& entry);
   Status check_seal(const Entry& entry, const wire::Seal& seal) const;
   // Progress.
   Result<Entry> check_begin(Begin begin, Instant now);

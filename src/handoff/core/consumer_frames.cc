@@ -110,8 +110,20 @@ void ConsumerCore::on_plan(Entry& entry, const wire::Plan& plan, Instant now, Co
   entry.renew_at = promised ? now : now + options_.timings.renew_interval;
   move(entry, ConsumerState::kPlanning, "plan", now + options_.timings.plan_max);
   arm(entry);
-  out.push_back(MakePlan{entry.address.handoff, entry.address.attempt, entry.source, entry.begin.target,
-                         entry.verdict, entry.begin.wanted});
+  out.push_back(plan_of(entry));
+}
+
+MakePlan ConsumerCore::plan_of(const Entry& entry) {
+  return {entry.address.handoff, entry.address.attempt, entry.source,
+          entry.begin.target,    entry.verdict,         entry.begin.wanted};
+}
+
+std::optional<MakePlan> ConsumerCore::coming_plan(const wire::HandoffId& handoff) const {
+  const auto found = handoffs_.find(handoff.sequence);
+  if (handoff.consumer != options_.incarnation || found == handoffs_.end()) return std::nullopt;
+  const ConsumerState state = found->second.state;
+  const bool opening = state == ConsumerState::kOpening || state == ConsumerState::kPromised;
+  return opening ? std::optional(plan_of(found->second)) : std::nullopt;
 }
 
 void ConsumerCore::on_reject(Entry& entry, const wire::Reject& reject, Instant now, ConsumerActions& out) {

@@ -53,7 +53,7 @@ const Peer& Session::peer() const {
 }
 
 Id128 Session::id() const {
-  ISTHMUS_CHECK(!peer_hello_.empty());
+  ISTHMUS_CHECK(has_id());
   const bool dialer = options_.role == SessionRole::kDialer;
   DigestStream stream;
   stream.add(dialer ? hello_ : peer_hello_);

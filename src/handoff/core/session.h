@@ -55,8 +55,9 @@ class Session {
   Result<Input> receive(std::span<const std::byte> bytes);
 
   bool is_established() const { return established_; }
-  const Peer& peer() const;  // Established only.
-  Id128 id() const;          // Same at both ends; DATA_HELLO names it. Peer's HELLO has been received.
+  const Peer& peer() const;                             // Established only.
+  bool has_id() const { return !peer_hello_.empty(); }  // The peer's HELLO has been received.
+  Id128 id() const;  // Same at both ends; DATA_HELLO names it. has_id() only.
 
   // Encode a handoff frame with counter and MAC. Frames must be sent in the order of these calls.
   Result<std::vector<std::byte>> seal(const wire::Frame& frame);
