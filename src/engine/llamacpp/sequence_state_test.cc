@@ -169,10 +169,10 @@ TEST(SequenceState, WhatIsFormattedIsWhatLlamaWrites) {
 }
 
 TEST(ExportedState, RowsComeInOrderOfPositionWhateverTheCells) {
-  const auto memory = std::make_shared<StateMemory>();
+  const auto counted = std::make_shared<StateMemory>();
   for (const bool v_transposed : {false, true}) {
     for (const auto& positions : {std::vector<std::int32_t>{10, 11, 12}, {12, 10, 11}}) {
-      const auto exported = export_state(*memory, buffer_of(write(positions, v_transposed).bytes),
+      const auto exported = export_state(*counted, buffer_of(write(positions, v_transposed).bytes),
                                          v_transposed ? transposed() : kShape);
       ASSERT_TRUE(exported.ok()) << exported.error().text();
       const kv::Binding& binding = (*exported)->binding();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // One vector of stored numbers to and from f32, and what the vector kernels share; compiled once per
 // instruction set.
-#if defined(ISTHMUS_TRANSFORM_KERNELS_PLAIN_VECTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef ISTHMUS_TRANSFORM_KERNELS_PLAIN_VECTOR_INL_H_
-#undef ISTHMUS_TRANSFORM_KERNELS_PLAIN_VECTOR_INL_H_
+#if defined(ISTHMUS_TRANSFORM_KERNELS_PLAIN_VECTOR_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef ISTHMUS_TRANSFORM_KERNELS_PLAIN_VECTOR_INL_H
+#undef ISTHMUS_TRANSFORM_KERNELS_PLAIN_VECTOR_INL_H
 #else
-#define ISTHMUS_TRANSFORM_KERNELS_PLAIN_VECTOR_INL_H_
+#define ISTHMUS_TRANSFORM_KERNELS_PLAIN_VECTOR_INL_H
 #endif
 
 #include "base/bytes.h"
