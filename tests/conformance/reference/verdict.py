@@ -28,6 +28,8 @@ HOLDS = {
     "e8m0": (1, -127, 127, False),
 }
 
+SMALL_FLOATS = ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz")
+
 # Codes that can be made, by recipe: codes, operation, scale, elements a scale (0: the row), is a scale of
 # many tokens, is the high nibble first.
 MADE = {
@@ -35,6 +37,7 @@ MADE = {
     "openvino.u4.by_token": ("u4", "(q-z)*s", "f32", 0, False, True),
     "openvino.u8.by_channel": ("u8", "(q-z)*s", "f32", 1, True, False),
     "ggml.q8_0.x86": ("i8", "q*s", "f16", 32, False, False),
+    "ggml.q8_0.reference": ("i8", "q*s", "f16", 32, False, False),
     "ggml.q4_0": ("u4", "(q-N)*s", "f16", 32, False, False),
 }
 
@@ -125,16 +128,23 @@ def decodable(form, dim):
     if not movable(form, dim) or form.operation == "q*c":
         return False
     if form.operation == "q":
-        return form.codes in FLOATS + INTEGERS
-    sides = all(one in FLOATS for one in (form.scale, form.zero) if one)
-    return form.codes in INTEGERS and sides and (form.granule_tokens == 1 or form.granule_dim == 1)
+        return True
+    scaled = form.scale in FLOATS or form.scale == "e8m0"
+    has_zero = form.operation != "(q-z)*s" or form.zero in FLOATS
+    has_numbers = form.codes in INTEGERS or form.codes in SMALL_FLOATS
+    return has_numbers and scaled and has_zero and (form.granule_tokens == 1 or form.granule_dim == 1)
 
 
 def encodable(form, dim):
     if not movable(form, dim):
         return False
-    if form.operation == "q" and form.codes in FLOATS:
-        return True
+    if form.operation == "q":
+        is_vllm = form.recipe == "vllm.cpu.fp8" and form.codes in ("e4m3fn", "e5m2")
+        return form.codes in FLOATS or form.recipe == "nearest_even" or is_vllm
+    if form.recipe == "amax":
+        is_signed = form.codes in SMALL_FLOATS or form.codes in ("i8", "i4")
+        whole = layout.BITS[form.codes] >= 8 or form.granule_dim % 2 == 0
+        return (form.operation, form.scale, form.granule_tokens) == ("q*s", "f32", 1) and is_signed and whole
     if form.recipe not in MADE:
         return False
     codes, operation, scale, granule, spans, high = MADE[form.recipe]
