@@ -17,6 +17,7 @@
 #include "transform/program.h"
 #include "transform/rows.h"
 #include "transform/test_numbers.h"
+#include "transform/test_ranks.h"
 #include "transform/test_state.h"
 
 namespace isthmus::transform {
@@ -64,18 +65,6 @@ void write_codes(TestMemory& memory, const kv::DecodeForm& form, std::uint32_t d
   };
   side(".s", codes.scales);
   side(".z", codes.zeros);
-}
-
-// What the source's stored elements must become at the target.
-TestCodes expected_codes(kv::WireComponent from, kv::WireComponent to, std::uint32_t dim,
-                         const TestCodes& stored) {
-  if (from.form.same_form(to.form) && from.value_transforms == to.value_transforms) return stored;
-  while (!from.value_transforms.empty() && !to.value_transforms.empty() &&
-         from.value_transforms.front() == to.value_transforms.front()) {
-    from.value_transforms.erase(from.value_transforms.begin());
-    to.value_transforms.erase(to.value_transforms.begin());
-  }
-  return test_encode(to, test_decode(from, dim, stored));
 }
 
 // Packs, places and verifies everything of `plan` between two memories of one rank.
@@ -159,8 +148,7 @@ class EverySource : public testing::TestWithParam<std::string> {
       const kv::WireComponent ours = numbers_of(source, c), theirs = numbers_of(target, c);
       const std::uint32_t dim = source.groups[0].components[c].dim;
       for (std::uint32_t head = 0; head < 3; ++head) {
-        write_codes(expected, theirs.form, dim, head, tokens,
-                    expected_codes(ours, theirs, dim, stored[c][head]));
+        write_codes(expected, theirs.form, dim, head, tokens, converted(ours, theirs, dim, stored[c][head]));
       }
     }
     ASSERT_EQ(to.bytes(), expected.bytes());
@@ -325,7 +313,7 @@ TEST(Mistakes, AreSeenByTheVerdictOrByTheValues) {
     const auto is_right = [&](const kv::WireComponent& at_source, const kv::WireComponent& at_target) {
       const TestCodes stored = read_codes(from, at_source.form, 64, 0, tokens);
       const TestCodes placed = read_codes(to, at_target.form, 64, 0, tokens);
-      return placed.codes == expected_codes(at_source, at_target, 64, stored).codes;
+      return placed.codes == converted(at_source, at_target, 64, stored).codes;
     };
     EXPECT_FALSE(is_right(ours, theirs) && is_right(our_v, their_v));
   }

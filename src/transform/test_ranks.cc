@@ -69,19 +69,6 @@ void put(std::vector<std::byte>& memory, std::int64_t bit, std::uint32_t bits, s
 
 }  // namespace
 
-kv::Descriptor test_identity() {
-  kv::Descriptor descriptor;
-  kv::Identity& identity = descriptor.identity;
-  identity.architecture = "llama";
-  identity.lineage = identity.config_digest = identity.tokenizer_digest = "00";
-  identity.position_scheme = "rope";
-  identity.rope_theta = 10000;
-  identity.rope_scaling = "none";
-  descriptor.weights_recipe = "gguf-f16";
-  descriptor.weights_digest = "00";
-  return descriptor;
-}
-
 Status add_group(kv::Descriptor& descriptor, const kv::Storage& storage, const TestShape& shape,
                  std::uint32_t block_tokens) {
   kv::LayerGroup group;

@@ -24,7 +24,6 @@ struct TestShape {
   kv::AttentionKind attention = kv::AttentionKind::kFull;
   std::uint32_t window = 0;
 };
-kv::Descriptor test_identity();
 // block_tokens 0 keeps the storage's; ignored for rows. Errors: those of kv::represent.
 Status add_group(kv::Descriptor& descriptor, const kv::Storage& storage, const TestShape& shape,
                  std::uint32_t block_tokens);

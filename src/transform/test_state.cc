@@ -29,7 +29,7 @@ std::uint32_t split(std::uint32_t total, std::uint32_t parts, std::uint32_t inde
 
 }  // namespace
 
-kv::Descriptor test_descriptor(std::string_view storage, const TestGeometry& geometry) {
+kv::Descriptor test_identity() {
   kv::Descriptor descriptor;
   kv::Identity& identity = descriptor.identity;
   identity.architecture = "llama";
@@ -39,6 +39,11 @@ kv::Descriptor test_descriptor(std::string_view storage, const TestGeometry& geo
   identity.rope_scaling = "none";
   descriptor.weights_recipe = "gguf-f16";
   descriptor.weights_digest = "00";
+  return descriptor;
+}
+
+kv::Descriptor test_descriptor(std::string_view storage, const TestGeometry& geometry) {
+  kv::Descriptor descriptor = test_identity();
   kv::LayerGroup group;
   for (std::uint32_t layer = 0; layer < geometry.layers; ++layer) group.layers.push_back(10 + layer);
   for (const char* name : {"k", "v"}) {

@@ -22,6 +22,8 @@ struct TestGeometry {
   std::uint32_t layer_ranks = 1;  // Likewise layers; rank = layer_rank * head_ranks + head_rank.
 };
 
+// A model without layer groups, storage or ranks.
+kv::Descriptor test_identity();
 // A valid descriptor of one layer group (global layers 10, 11, …) stored as the catalogue's `storage`.
 kv::Descriptor test_descriptor(std::string_view storage, const TestGeometry& geometry);
 // Allows one rounding.
