@@ -136,8 +136,12 @@ def source_process(peer, tuned, size, piece, pipe):
     far.close()
     buffer = Buffer(size)
     mover = PEERS[peer][0](tuned)
-    mover.open("source", buffer)
-    name, address = near.recv()
+    try:
+        mover.open("source", buffer)
+        name, address = near.recv()
+    except Exception as failure:  # A library it needs isn't there, say; the target ended for the same reason.
+        pipe.send(f"{type(failure).__name__}: {failure}")
+        os._exit(1)
     pieces = buffer.pieces(piece)
     remote = [(address + at - buffer.address, length) for at, length in pieces]
     pipe.send("ready")
@@ -163,7 +167,9 @@ class Mover:
         self.process = multiprocessing.Process(target=source_process, args=(peer, tuned, size, piece, far))
         self.process.start()
         far.close()
-        self.answer()
+        answer = self.answer()
+        if answer != "ready":
+            raise RuntimeError(answer)
 
     def answer(self):
         if not self.pipe.poll(120):

@@ -4,7 +4,8 @@
 
 Usage: bench/peers/peers.py build/release/isthmus [--runs 7] [--size 64]
 Installs the peers on first use into build/peers, an environment of their own. A peer that can't be installed,
-fails, or doesn't end in time is "not run" with the reason, never ok.
+fails, or doesn't end in time is "not run" with the reason, never ok. Mooncake's library is linked with
+libibverbs.so.1 even where it uses tcp alone: Debian's package libibverbs1.
 """
 
 import argparse
