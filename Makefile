@@ -119,6 +119,11 @@ mutations: bootstrap  ## plant bugs in the handoff's cores, see them found; writ
 	@build/mutations/mutations > build/mutations/page.md
 	@cp build/mutations/page.md docs/mutations.md
 
+.PHONY: simulation
+simulation: build  ## which events met which states of the handoff's cores; writes docs/simulation.md
+	@$(RELEASE)/isthmus sim handoff --seeds 1000 --jobs $(JOBS) --coverage > build/simulation.md
+	@cp build/simulation.md docs/simulation.md
+
 .PHONY: matrix
 matrix: build  ## KL of every pair of KV forms to its decoder alone, half an hour; writes docs and records
 	@cd $(RELEASE)/tests/crossing && ISTHMUS_WRITE_MATRIX=$(CURDIR) \

@@ -120,6 +120,8 @@ constexpr const char* kSimExamples =
     "Examples:\n"
     "  isthmus sim handoff --seeds 1000\n"
     "  isthmus sim handoff --first 17 --seeds 1         that seed alone\n"
+    "  isthmus sim handoff --seeds 10000 --jobs 8       more; Ctrl-C ends it, and tells what was done\n"
+    "  isthmus sim handoff --coverage                   which states each event has met\n"
     "  isthmus sim handoff --twice --json               each seed twice, its traces compared; one JSON "
     "object";
 
@@ -297,6 +299,10 @@ void add_sim_handoff(CLI::App& app, SimCommand& sim) {
       ->capture_default_str();
   app.add_option("--first", sim.options.first, "The first seed")->capture_default_str();
   app.add_flag("--twice", sim.options.twice, "Run each seed again; another trace is a violation");
+  app.add_option("--jobs", sim.options.jobs, "Threads; they change no result")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  app.add_flag("--coverage", sim.coverage, "How often each event met each state of the cores");
   app.add_flag("--json", sim.json, "One JSON object");
   app.footer(kSimExamples);
 }

@@ -88,7 +88,8 @@ struct TopCommand {
 
 struct SimCommand {
   handoff::sim::RunOptions options;
-  bool json = false;  // One object instead of text.
+  bool json = false;      // One object instead of text.
+  bool coverage = false;  // The table of states and events too.
 };
 
 using WorkerCommand = worker::WorkerOptions;

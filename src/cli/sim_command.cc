@@ -5,8 +5,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <csignal>
 
 #include "base/clock.h"
+#include "cli/commit.h"
 #include "cli/print.h"
 #include "http/json.h"
 
@@ -48,10 +50,28 @@ void tell(const BrokenSeed& broken) {
   note_line(text + "  replay: " + sim_replay(broken.seed));
 }
 
+volatile std::sig_atomic_t interrupted = 0;
+
 }  // namespace
 
 std::string sim_replay(std::uint64_t seed) {
-  return fmt::format("isthmus sim handoff --first {} --seeds 1", seed);
+  return fmt::format("isthmus sim handoff --first {} --seeds 1  # at commit {}", seed, kCommit);
+}
+
+std::string sim_coverage(const Summary& sum) {
+  const std::vector<std::string> missing = sum.coverage.missing();
+  std::string text = fmt::format(
+      "# What the simulation meets\n\n"
+      "Made by `make simulation`: `isthmus sim handoff` over {} seeds, {} handoffs. A number says how often "
+      "an "
+      "event\nof that kind met a state of the core; `none` is a reservation or handoff that isn't known, or "
+      "is "
+      "over. A letter\nsays why it can't: the core checks that as each event comes "
+      "(`src/handoff/core/events.h`).\n\n{}\n",
+      sum.seeds, sum.handoffs, sum.coverage.page());
+  text += fmt::format("Possible and not met: {}\n", missing.size());
+  for (const std::string& pair : missing) text += fmt::format("- {}\n", pair);
+  return text;
 }
 
 std::string sim_text(const Summary& sum, Duration took) {
@@ -79,6 +99,8 @@ std::string sim_json(const Summary& sum, Duration took) {
                        {"events", sum.events},
                        {"violations", violations_of(sum)},
                        {"trace_hash", sum.trace_hash},
+                       {"commit", kCommit},
+                       {"pairs_not_met", sum.coverage.missing().size()},
                        {"broken", std::move(broken)},
                        {"consumer_ends", ends_json(sum.consumer_ends)},
                        {"producer_ends", ends_json(sum.producer_ends)},
@@ -90,7 +112,12 @@ int run_sim(const SimCommand& command) {
   const Instant start = now();
   Instant told = start;
   std::size_t broken_told = 0;
-  const Summary sum = handoff::sim::run_handoffs(command.options, [&](const Summary& so_far) {
+  handoff::sim::RunOptions options = command.options;
+  options.is_stopped = [] { return interrupted != 0; };
+  const auto stop = [](int) { interrupted = 1; };
+  (void)std::signal(SIGINT, stop);
+  (void)std::signal(SIGTERM, stop);
+  const Summary sum = handoff::sim::run_handoffs(options, [&](const Summary& so_far) {
     for (; broken_told < so_far.broken.size(); ++broken_told) tell(so_far.broken[broken_told]);
     if (now() - told < kProgressInterval) return;
     told = now();
@@ -99,7 +126,11 @@ int run_sim(const SimCommand& command) {
                           static_cast<std::uint64_t>(per_second(so_far.handoffs, told - start))));
   });
   const Duration took = now() - start;
-  if (command.json) {
+  if (interrupted != 0)
+    note_line(fmt::format("isthmus sim: stopped after {} of {} seeds", sum.seeds, options.seeds));
+  if (command.coverage) {
+    print(sim_coverage(sum));
+  } else if (command.json) {
     print_line(sim_json(sum, took));
   } else {
     print(sim_text(sum, took));

@@ -17,5 +17,7 @@ std::string sim_text(const handoff::sim::Summary& sum, Duration took);
 std::string sim_json(const handoff::sim::Summary& sum, Duration took);
 // The command that runs this seed alone.
 std::string sim_replay(std::uint64_t seed);
+// docs/simulation.md: the text above, and the table.
+std::string sim_coverage(const handoff::sim::Summary& sum);
 
 }  // namespace isthmus::cli

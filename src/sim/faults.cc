@@ -19,6 +19,7 @@ Faults faults_of(std::uint64_t seed) {
   faults.control_slow = some(0.01);
   faults.channel_dies = some(0.003);
   faults.partition = some(0.03);
+  faults.cut = some(0.02);
   faults.crash = some(0.02);
   faults.pause = some(0.02);
   faults.clock_stops = some(0.01);
@@ -35,6 +36,9 @@ Faults faults_of(std::uint64_t seed) {
   faults.second_opener = some(0.1);
   faults.promised = some(0.1);
   faults.other_tokens = some(0.02);
+  faults.plan_fails = some(0.005);
+  faults.lies = some(0.15);
+  faults.strays = some(0.7);
   return faults;
 }
 

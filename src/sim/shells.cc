@@ -29,9 +29,15 @@ bool World::act_alike(std::size_t index, const Action& action) {
   if (const auto* send = std::get_if<SendFrame>(&action)) {
     send_control(index, send->session, send->frame);
   } else if (const auto* plan = std::get_if<MakePlan>(&action)) {
-    at(index, ms(1, 3), [this, index, plan = *plan] {
+    const bool fails = chance(faults_.plan_fails);
+    // A plan takes milliseconds, or longer than either side waits.
+    const Duration takes = chance(faults_.sticks / 5) ? ms(4000, 6000) : ms(1, 3);
+    at(index, takes, [this, index, plan = *plan, fails] {
       Actions out;
       const auto ready = [&](auto& core) {
+        if (fails)
+          return core.plan_failed(plan.handoff, plan.attempt, Error{Code::kInternal, "no plan"}, clock(index),
+                                  out);
         core.plan_ready(plan.handoff, plan.attempt, plan_facts(plan.tokens), clock(index), out);
       };
       if constexpr (std::is_same_v<Actions, ProducerActions>) {
@@ -105,7 +111,7 @@ void World::compute_seal(std::size_t index, const ComputeSeal& seal) {
 }
 
 void World::send_chunk(std::size_t index, const SendChunk& send) {
-  at(index, chance(faults_.sticks) ? ms(3000, 12000) : ms(1, 4), [this, index, send] {
+  at(index, chance(faults_.sticks * 2) ? ms(3000, 30000) : ms(1, 4), [this, index, send] {
     Agent& agent = *agents_[index];
     const Pages& pages = *agent.pages.at(send.reservation);
     if (pages.released) violation("pages are read after their release");
@@ -143,12 +149,8 @@ void World::chunk_message(const std::shared_ptr<Link>& link, std::size_t produce
   const std::uint32_t number = send.channel.number;
   auto flight = std::make_shared<Flight>(Flight{link, number});
   flying_[send.chunk.handoff].push_back(flight);
-  const bool dies = chance(faults_.channel_dies);
-  send_data(link, number, [this, link, number, header, value, dies, flight = std::move(flight)] {
-    flight->channel = 0;  // It has arrived.
-    if (dies) return channel_down(link, number);
-    chunk_comes(link, number, *wire::decode_chunk_header(*wire::encode_chunk_header(header)), value);
-  });
+  send_message(link, number, *wire::decode_chunk_header(*wire::encode_chunk_header(header)), value,
+               std::move(flight));
   // `sent` reports when the peer has taken it, or the channel is gone.
   auto report = std::make_shared<Task>();
   *report = [this, link, number, producer, chunk = send.chunk, weak = std::weak_ptr<Task>(report),
@@ -170,31 +172,55 @@ void World::chunk_message(const std::shared_ptr<Link>& link, std::size_t produce
 
 // --- Consumer's shell
 
-void World::chunk_comes(const std::shared_ptr<Link>& link, std::uint32_t number,
-                        const wire::ChunkHeader& header, std::uint64_t value) {
-  const std::size_t index = link->consumer;
-  const Result<Judgement> judgement =
-      agents_[index]->consumer->judge({link->id, number}, header, header.stored_bytes, clock(index));
+// Header and body in this order; the channel may die between them.
+void World::send_message(const std::shared_ptr<Link>& link, std::uint32_t number,
+                         const wire::ChunkHeader& header, std::uint64_t value,
+                         std::shared_ptr<Flight> flight) {
+  send_data(link, number, [this, flight, header] { header_comes(*flight, header); });
+  const bool dies = chance(faults_.channel_dies);
+  send_data(link, number, [this, link, number, value, dies, flight = std::move(flight)] {
+    if (dies) {
+      flight->channel = 0;
+      return channel_down(link, number);
+    }
+    body_comes(*flight, value);
+  });
+}
+
+void World::header_comes(Flight& flight, const wire::ChunkHeader& header) {
+  const std::size_t index = flight.link->consumer;
+  const Result<Judgement> judgement = agents_[index]->consumer->judge(
+      {flight.link->id, flight.channel}, header, header.stored_bytes, clock(index));
   if (!judgement.ok()) {
-    violation("an honest chunk is refused: " + judgement.error().text());
-    return channel_down(link, number);
+    const auto memory = agents_[index]->memory.find(header.address.handoff.sequence);
+    const bool lied = memory != agents_[index]->memory.end() &&
+                      (memory->second->lied || requests_[memory->second->request]->lied);
+    if (!lied) violation("an honest chunk is refused: " + judgement.error().text());
+    return channel_down(flight.link, flight.channel);
   }
-  // Within the channel, before whatever comes next on it.
+  flight.place = judgement->place;
+  flight.sequence = judgement->handoff.sequence;
+  flight.slot = judgement->slot;
+}
+
+void World::body_comes(Flight& flight, std::uint64_t value) {
+  const std::size_t index = flight.link->consumer;
+  const ChannelId channel{flight.link->id, std::exchange(flight.channel, 0)};
   Agent& agent = *agents_[index];
-  if (judgement->place) {
-    Memory& memory = *agent.memory.at(judgement->handoff.sequence);
-    if (memory.staging_released || judgement->slot >= memory.staging.size()) {
+  if (flight.place) {
+    Memory& memory = *agent.memory.at(flight.sequence);
+    if (memory.staging_released || flight.slot >= memory.staging.size()) {
       violation("a chunk lands in staging that isn't held");
-    } else if (memory.placing.contains(judgement->slot)) {
+    } else if (memory.placing.contains(flight.slot)) {
       violation("a chunk lands in a slot that is being read");
     } else {
-      memory.digests[judgement->slot] = value;
-      memory.staging[judgement->slot] = value;
-      if (chance(faults_.flips_in_staging)) flip(memory.staging[judgement->slot], memory.damaged);
+      memory.digests[flight.slot] = value;
+      memory.staging[flight.slot] = value;
+      if (chance(faults_.flips_in_staging)) flip(memory.staging[flight.slot], memory.damaged);
     }
   }
   ConsumerActions out;
-  agent.consumer->chunk_arrived({link->id, number}, clock(index), out);
+  agent.consumer->chunk_arrived(channel, clock(index), out);
   act(index, std::move(out));
 }
 
@@ -247,8 +273,9 @@ void World::reserve(std::size_t index, const ReserveCapacity& wanted) {
 void World::place_chunk(std::size_t index, const PlaceChunk& place) {
   Memory& placed = *agents_[index]->memory.at(place.handoff.sequence);
   placed.placing.insert(place.slot);
-  const Duration takes = chance(faults_.sticks) ? ms(3000, 12000) : placed.slow ? ms(200, 1500) : ms(1, 3);
-  at(index, takes, [this, index, place] {
+  const bool sticks = chance(faults_.sticks), fails = sticks && chance(0.3);
+  const Duration takes = sticks ? ms(3000, 30000) : placed.slow ? ms(200, 1500) : ms(1, 3);
+  at(index, takes, [this, index, place, fails] {
     Memory& memory = *agents_[index]->memory.at(place.handoff.sequence);
     memory.placing.erase(place.slot);
     Status status;
@@ -256,6 +283,8 @@ void World::place_chunk(std::size_t index, const PlaceChunk& place) {
       violation("a chunk is placed into memory that is released or owned");
     } else if (memory.staging[place.slot] != memory.digests[place.slot]) {
       status = Error{Code::kCorrupt, "tile"};
+    } else if (fails) {
+      status = Error{Code::kInternal, "can't be placed"};
     } else {
       memory.destination[place.index] = memory.staging[place.slot];
       if (chance(faults_.flips_when_placed)) flip(memory.destination[place.index], memory.damaged);
@@ -267,14 +296,16 @@ void World::place_chunk(std::size_t index, const PlaceChunk& place) {
 }
 
 void World::verify(std::size_t index, const Verify& check) {
-  at(index, chance(faults_.sticks) ? ms(3000, 12000) : ms(1, 4), [this, index, check] {
+  const bool sticks = chance(faults_.sticks * 5), fails = sticks && chance(0.3);
+  at(index, sticks ? ms(3000, 30000) : ms(1, 4), [this, index, check, fails] {
     const Memory& memory = *agents_[index]->memory.at(check.handoff.sequence);
     if (memory.destination_released) violation("released memory is read back");
     const bool equal = root_of(memory.destination) == check.seal.tile_root;
+    const Status status = fails   ? Status(Error{Code::kInternal, "can't be read back"})
+                          : equal ? ok_status()
+                                  : Status(Error{Code::kCorrupt, "root"});
     ConsumerActions out;
-    agents_[index]->consumer->verified(check.handoff, check.attempt,
-                                       equal ? ok_status() : Status(Error{Code::kCorrupt, "root"}),
-                                       clock(index), out);
+    agents_[index]->consumer->verified(check.handoff, check.attempt, status, clock(index), out);
     act(index, std::move(out));
   });
 }
@@ -287,7 +318,8 @@ void World::owned(std::size_t index, const Own& own) {
   memory.owned = true;
   if (!memory.placing.empty()) violation("a state is owned while chunks are being placed");
   check_quiet(own.handoff, "a state is owned");
-  if (++request.owners > 1) violation("a slot has two owners");
+  // A consumer that says ABORT and owns nevertheless has given its slot away.
+  if (++request.owners > 1 && !request.lied) violation("a slot has two owners");
   if (memory.other_tokens) violation("the state of other tokens is owned");
   const auto generation = static_cast<std::uint64_t>(own.seal.first_tokens.at(0));
   for (std::uint32_t chunk = 0; chunk < memory.destination.size(); ++chunk) {
@@ -318,7 +350,7 @@ void World::consumer_ended(std::size_t index, const ConsumerHandoffEnded& ended)
     violation(fmt::format("an answer ({}) comes late: deadline {} ms, {}", name(ended.kind),
                           request.deadline / std::chrono::milliseconds(1),
                           ended.why.ok() ? "" : ended.why.error().text()));
-  if (ended.kind == TerminalKind::kCorrupt && !memory.damaged)
+  if (ended.kind == TerminalKind::kCorrupt && !memory.damaged && !memory.lied && !request.lied)
     violation("a state is called corrupt that nothing has damaged: " + ended.why.error().detail);
   if (ended.kind == TerminalKind::kFinished && memory.other_tokens)
     violation("the answer to other tokens is taken");

@@ -87,6 +87,12 @@ void World::check_seal(std::size_t index, const wire::Seal& seal) {
 
 // Nothing sent for the handoff may arrive any more.
 void World::check_quiet(const wire::HandoffId& handoff, std::string_view what) {
+  if (requests_[requests_of_.at(handoff)]->lied) return;
+  for (const auto& agent : agents_) {  // The fence may have been a lie.
+    const auto memory = agent->memory.find(handoff.sequence);
+    if (agent->incarnation == handoff.consumer && memory != agent->memory.end() && memory->second->lied)
+      return;
+  }
   for (const std::weak_ptr<Flight>& weak : flying_[handoff]) {
     const auto flight = weak.lock();
     if (flight && flight->link->channels.contains(flight->channel))
@@ -138,6 +144,7 @@ Outcome World::run() {
     requests_.push_back(std::make_unique<Request>());
     world_at(ms(1, static_cast<std::int64_t>(request_count_) * 20), [this, i] { start_request(i); });
   }
+  start_lies();
   while (!queue_.empty()) {
     if (++outcome_.events > std::uint64_t{kEventsMax} * request_count_) {
       violation(fmt::format("the world doesn't come to rest: {} events wait", queue_.size()));
@@ -191,6 +198,8 @@ void World::start_agent(std::size_t index) {
     agent.producer->observe([this](ProducerState from, ProducerState to, std::string_view cause) {
       trace(*outcome_.transitions.insert(fmt::format("P {}>{} {}", name(from), name(to), cause)).first);
     });
+    agent.producer->observe_events(
+        [this](ProducerState state, ProducerEvent event) { outcome_.coverage.count(state, event); });
   } else {
     agent.consumer = std::make_unique<ConsumerCore>(
         ConsumerOptions{agent.name, agent.incarnation, test_key(1), {target_descriptor()}, 4, {}, {}},
@@ -198,6 +207,8 @@ void World::start_agent(std::size_t index) {
     agent.consumer->observe([this](ConsumerState from, ConsumerState to, std::string_view cause) {
       trace(*outcome_.transitions.insert(fmt::format("C {}>{} {}", name(from), name(to), cause)).first);
     });
+    agent.consumer->observe_events(
+        [this](ConsumerState state, ConsumerEvent event) { outcome_.coverage.count(state, event); });
   }
 }
 
@@ -355,7 +366,8 @@ void World::deliver_control(const std::shared_ptr<Link>& link, bool to_consumer,
       status = agent.consumer->frame_in(link->id, *frame, clock(to), out);
       act(to, std::move(out));
     }
-    if (!status.ok() && status.code() != Code::kUnavailable) violation(status.error().text());
+    const bool is_lie = status.code() == Code::kMalformed && faults_.lies > 0;  // Of another's handoff.
+    if (!status.ok() && status.code() != Code::kUnavailable && !is_lie) violation(status.error().text());
   });
 }
 
@@ -421,6 +433,15 @@ void World::trouble(std::size_t index, std::size_t consumer) {
   if (chance(faults_.clock_stops)) stop(one_of_both(), true);
   if (chance(faults_.partition))
     world_at(ms(1, 2000), [this, producer, consumer] { partition(producer, consumer); });
+  if (chance(faults_.cut)) {
+    world_at(chance(0.7) ? ms(1, 2000) : ms(1, 25000), [this, producer, consumer] {
+      for (const auto& [id, link] : std::map(links_)) {
+        if (link->producer != producer || link->consumer != consumer) continue;
+        link_down(link);
+        return connect(producer, consumer);
+      }
+    });
+  }
   if (chance(faults_.cancel)) {
     at(producer, ms(1, 1500), [this, index, producer] {
       ProducerActions out;
@@ -442,9 +463,9 @@ void World::partition(std::size_t producer, std::size_t consumer) {
   }
 }
 
-void World::admit(std::size_t index) {
-  Request& request = *requests_[index];
-  Agent& agent = *agents_[request.producer];
+Reservation World::reservation_of(std::size_t index) const {
+  const Request& request = *requests_[index];
+  const Agent& agent = *agents_[request.producer];
   Reservation spec;
   spec.id = request.reservation;
   spec.nonce = test_id(10, index);
@@ -452,8 +473,31 @@ void World::admit(std::size_t index) {
   spec.tokens = request.tokens;
   spec.deadline = Instant{request.deadline} - agent.clock_lost;
   spec.pinned = {request.tokens.size(), 0};
+  return spec;
+}
+
+// A reservation's id is good for one.
+void World::admit_again(std::size_t index) {
+  const std::size_t producer = requests_[index]->producer;
   ProducerActions out;
-  const Result<std::string> ticket = agent.producer->admitted(spec, clock(request.producer), out);
+  const auto again = agents_[producer]->producer->admitted(reservation_of(index), clock(producer), out);
+  if (again.ok() || !out.empty()) violation("a reservation is admitted twice");
+}
+
+void World::admit(std::size_t index) {
+  Request& request = *requests_[index];
+  Agent& agent = *agents_[request.producer];
+  // Its ticket may be out already, and somebody waits for it.
+  if (chance(faults_.prefill_fails)) {
+    request.stillborn = true;
+    ProducerActions failed;
+    agent.producer->prefill_failed(request.reservation, Error{Code::kInternal, "not to be admitted"},
+                                   clock(request.producer), failed);
+    return act(request.producer, std::move(failed));
+  }
+  ProducerActions out;
+  const Result<std::string> ticket =
+      agent.producer->admitted(reservation_of(index), clock(request.producer), out);
   if (ticket.ok()) {
     auto pages = std::make_unique<Pages>();
     pages->request = index;
@@ -462,7 +506,7 @@ void World::admit(std::size_t index) {
     agent.witness->admitted(request.reservation, request.tokens.size());
     request.ticket = *ticket;
     at(request.producer, ms(1, 50), [this, index] { prefill_step(index, 1); });
-  } else if (ticket.code() != Code::kExhausted && ticket.code() != Code::kCancelled) {
+  } else if (ticket.code() != Code::kExhausted && ticket.code() != Code::kCancelled && !request.stillborn) {
     violation(ticket.error().text());
   }
   act(request.producer, std::move(out));

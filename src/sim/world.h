@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <queue>
 #include <random>
 #include <set>
@@ -17,6 +18,7 @@
 #include "handoff/core/consumer.h"
 #include "handoff/core/ledger.h"
 #include "handoff/core/producer.h"
+#include "sim/coverage.h"
 #include "sim/faults.h"
 #include "sim/scene.h"
 #include "sim/witness.h"
@@ -30,6 +32,7 @@ struct Outcome {
   std::set<std::string> transitions;    // "P growing>sealed" of all that happened.
   std::vector<std::string> violations;  // At most 20.
   std::uint64_t trace = 0;              // Digest of the sequence of events.
+  Coverage coverage;
 };
 
 class World {
@@ -94,6 +97,8 @@ class World {
   void trouble(std::size_t index, std::size_t consumer);  // What befalls a request's agents.
   void partition(std::size_t producer, std::size_t consumer);
   void admit(std::size_t index);
+  void admit_again(std::size_t index);
+  Reservation reservation_of(std::size_t index) const;
   void prefill_step(std::size_t index, std::uint64_t generation);
   void preempt(std::size_t index, std::uint64_t generation);
   void begin_at(std::size_t consumer, std::size_t request, int tries_left);
@@ -105,8 +110,10 @@ class World {
   void send_chunk(std::size_t agent, const SendChunk& send);
   void chunk_message(const std::shared_ptr<Link>& link, std::size_t producer, const SendChunk& send,
                      std::uint64_t value);
-  void chunk_comes(const std::shared_ptr<Link>& link, std::uint32_t number, const wire::ChunkHeader& header,
-                   std::uint64_t value);
+  void send_message(const std::shared_ptr<Link>& link, std::uint32_t number, const wire::ChunkHeader& header,
+                    std::uint64_t value, std::shared_ptr<Flight> flight);
+  void header_comes(Flight& flight, const wire::ChunkHeader& header);
+  void body_comes(Flight& flight, std::uint64_t value);
   void send_fence(const SendFence& fence);
   void compute_seal(std::size_t agent, const ComputeSeal& seal);
   void reserve(std::size_t agent, const ReserveCapacity& reserve);
@@ -115,6 +122,14 @@ class World {
   void owned(std::size_t agent, const Own& own);
   void consumer_ended(std::size_t agent, const ConsumerHandoffEnded& ended);
   void finish();
+  // Peers that lie, and shells that report what nobody asked for.
+  void start_lies();
+  void lie_to_producer();
+  void lie_to_consumer();
+  void stray_at_producer();
+  void stray_at_consumer();
+  std::shared_ptr<Link> any_link();
+  std::optional<HandoffView> any_handoff(std::size_t consumer, std::size_t producer);
 
   std::mt19937_64 rng_;
   Faults faults_;

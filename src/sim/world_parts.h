@@ -56,6 +56,8 @@ struct World::Request {
   std::string ticket;
   std::uint64_t computed = 0, generation = 1;
   bool finishes = false;
+  bool stillborn = false;  // Prefill failed before it was admitted.
+  bool lied = false;       // Its producer has heard what no consumer has sent.
   Duration deadline{0};
   int owners = 0;
   int legs = 0;  // Handoffs begun for it that haven't answered.
@@ -76,6 +78,7 @@ struct World::Memory {
   std::vector<std::uint64_t> destination, staging, digests;  // Digests: of what landed in a slot, as sent.
   std::set<std::uint32_t> placing;                           // Slots that are being read.
   bool destination_released = false, staging_released = false, owned = false;
+  bool lied = false;  // Its frames weren't all its producer's.
   bool damaged = false, other_tokens = false, slow = false, sealed = false;
 };
 
@@ -83,6 +86,9 @@ struct World::Memory {
 struct World::Flight {
   std::shared_ptr<Link> link;
   std::uint32_t channel = 0;
+  bool place = false;  // As the consumer has judged its header.
+  std::uint64_t sequence = 0;
+  std::uint32_t slot = 0;
 };
 
 }  // namespace isthmus::handoff::sim

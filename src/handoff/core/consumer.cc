@@ -123,7 +123,8 @@ void ConsumerCore::send_open(Entry& entry, Instant now, ConsumerActions& out) {
 }
 
 void ConsumerCore::cancel(const wire::HandoffId& handoff, Error why, Instant now, ConsumerActions& out) {
-  Entry* entry = handoff.consumer == options_.incarnation ? find(handoff.sequence) : nullptr;
+  Entry* entry = find(handoff);
+  meet(entry, ConsumerEvent::kWithdrawn);
   if (entry == nullptr || entry->state >= ConsumerState::kOwned) return;
   why.code = Code::kCancelled;
   end(*entry, TerminalKind::kCancelled, std::move(why), Tell::kCancel, now, out);
@@ -168,6 +169,7 @@ void ConsumerCore::session_down(SessionId session, Instant now, ConsumerActions&
 
 // SEAL can't be taken back: with all chunks here the state can still be owned.
 void ConsumerCore::lose_session(Entry& entry, Instant now, ConsumerActions& out) {
+  meet(&entry, ConsumerEvent::kSessionLost);
   if (entry.state >= ConsumerState::kVerifying) return;
   if (entry.state == ConsumerState::kReceiving && entry.seal) return;
   end(entry, TerminalKind::kPeerLost,
@@ -209,6 +211,7 @@ void ConsumerCore::drop_channel(ChannelId channel, Instant now, ConsumerActions&
   }
   for (const std::uint64_t sequence : users) {
     Entry& entry = *find(sequence);
+    meet(&entry, ConsumerEvent::kChannelLost);
     entry.unquiet.erase(channel);
     const auto in_hand = static_cast<std::uint32_t>(std::ranges::count_if(entry.slots, [&](const Slot& slot) {
       return slot.generation == entry.address.generation &&
@@ -230,6 +233,7 @@ void ConsumerCore::drop_channel(ChannelId channel, Instant now, ConsumerActions&
 
 void ConsumerCore::plan_ready(const wire::HandoffId& handoff, std::uint32_t attempt, PlanFacts plan,
                               Instant now, ConsumerActions& out) {
+  meet(find(handoff), ConsumerEvent::kPlanReady);
   Entry* entry = find(handoff, attempt);
   if (entry == nullptr || entry->state != ConsumerState::kPlanning) return;
   const wire::Plan& offered = *entry->offered;
@@ -260,6 +264,7 @@ void ConsumerCore::plan_ready(const wire::HandoffId& handoff, std::uint32_t atte
 
 void ConsumerCore::plan_failed(const wire::HandoffId& handoff, std::uint32_t attempt, Error why, Instant now,
                                ConsumerActions& out) {
+  meet(find(handoff), ConsumerEvent::kPlanFailed);
   Entry* entry = find(handoff, attempt);
   if (entry == nullptr || entry->state != ConsumerState::kPlanning) return;
   const TerminalKind kind = terminal_kind(why.code);
@@ -298,6 +303,7 @@ void ConsumerCore::serve_waiting(ConsumerActions& out) {
 
 void ConsumerCore::capacity_ready(const wire::HandoffId& handoff, std::uint32_t attempt, Instant now,
                                   ConsumerActions& out) {
+  meet(find(handoff), ConsumerEvent::kMemoryReady);
   Entry* entry = find(handoff, attempt);
   if (entry == nullptr || entry->state != ConsumerState::kReserving || !entry->memory_reserved) return;
   start_receiving(*entry, now, out);
@@ -305,6 +311,7 @@ void ConsumerCore::capacity_ready(const wire::HandoffId& handoff, std::uint32_t 
 
 void ConsumerCore::capacity_refused(const wire::HandoffId& handoff, std::uint32_t attempt, Error why,
                                     Instant now, ConsumerActions& out) {
+  meet(find(handoff), ConsumerEvent::kMemoryRefused);
   Entry* entry = find(handoff, attempt);
   if (entry == nullptr || entry->state != ConsumerState::kReserving || !entry->memory_reserved) return;
   const TerminalKind kind = terminal_kind(why.code);
@@ -353,7 +360,7 @@ bool ConsumerCore::end_if_late(Entry& entry, Instant now, ConsumerActions& out) 
 }
 
 void ConsumerCore::on_due(Entry& entry, Instant now, ConsumerActions& out) {
-  if (entry.state == ConsumerState::kQuarantined) return;
+  meet(&entry, ConsumerEvent::kDeadline);
   if (entry.state == ConsumerState::kQuiescing) return on_quiesce_timeout(entry, now, out);
   if (entry.state == ConsumerState::kOwned) return send_done(entry, now, out);
   if (end_if_late(entry, now, out)) return;
@@ -385,11 +392,21 @@ ConsumerCore::Entry* ConsumerCore::find(std::uint64_t sequence) {
   return found == handoffs_.end() ? nullptr : &found->second;
 }
 
+ConsumerCore::Entry* ConsumerCore::find(const wire::HandoffId& handoff) {
+  return handoff.consumer == options_.incarnation ? find(handoff.sequence) : nullptr;
+}
+
 ConsumerCore::Entry* ConsumerCore::find(const wire::HandoffId& handoff, std::uint32_t attempt) {
-  Entry* entry = handoff.consumer == options_.incarnation ? find(handoff.sequence) : nullptr;
+  Entry* entry = find(handoff);
   const bool counts =
       entry != nullptr && (entry->address.attempt == attempt || mutation(Mutation::kAttemptIgnored));
   return counts ? entry : nullptr;
+}
+
+void ConsumerCore::meet(const Entry* entry, ConsumerEvent event) const {
+  const ConsumerState state = entry == nullptr ? ConsumerState::kClosed : entry->state;
+  ISTHMUS_CHECK(is_possible(state, event));
+  if (event_observer_) event_observer_(state, event);
 }
 
 void ConsumerCore::move(Entry& entry, ConsumerState to, std::string_view cause, Instant state_end) {
@@ -433,14 +450,20 @@ Status ConsumerCore::check() const {
   std::uint64_t quarantined = 0;
   for (const auto& [sequence, entry] : handoffs_) {
     quarantined += entry.state == ConsumerState::kQuarantined ? 1 : 0;
-    if (entry.state == ConsumerState::kOwned && (!entry.unquiet.empty() || has_work_in_flight(entry))) {
-      return wrong(fmt::format("handoff {} is owned and not quiet", sequence));
+    // In the order of ConsumerDuty.
+    const bool has[kConsumerDuties] = {entry.peak.destination != 0, !entry.unquiet.empty(),
+                                       has_work_in_flight(entry), entry.seal.has_value(),
+                                       deadlines_.is_armed(sequence)};
+    for (std::size_t i = 0; i < kConsumerDuties; ++i) {
+      const auto duty = static_cast<ConsumerDuty>(i);
+      const Holds due = holds(entry.state, duty);
+      if (due != Holds::kMay && has[i] != (due == Holds::kYes)) {
+        return wrong(fmt::format("handoff {} in state {} {} its {}", sequence, name(entry.state),
+                                 has[i] ? "still has" : "lacks", name(duty)));
+      }
     }
-    if (entry.state == ConsumerState::kClosed)
-      return wrong(fmt::format("handoff {} is closed and live", sequence));
-    const bool holds = entry.peak.destination != 0;
     const bool may_hold = entry.memory_reserved && entry.state != ConsumerState::kOwned;
-    if (holds != may_hold)
+    if (has[0] != may_hold)
       return wrong(
           fmt::format("handoff {} in state {}: memory and grant differ", sequence, name(entry.state)));
   }

@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "base/time.h"
 #include "handoff/core/deadlines.h"
+#include "handoff/core/events.h"
 #include "handoff/core/ledger.h"
 #include "handoff/core/protocol.h"
 #include "handoff/core/states.h"
@@ -207,6 +208,9 @@ class ConsumerCore {
   Status check() const;  // Own invariants and the ledger's; internal, naming what is wrong.
   using Observer = std::function<void(ConsumerState from, ConsumerState to, std::string_view cause)>;
   void observe(Observer observer) { observer_ = std::move(observer); }
+  // Each event with the state that it meets.
+  using EventObserver = std::function<void(ConsumerState, ConsumerEvent)>;
+  void observe_events(EventObserver observer) { event_observer_ = std::move(observer); }
 
  private:
   enum class SlotUse : std::uint8_t { kFree, kGranted, kLanding, kPlacing };
@@ -288,7 +292,9 @@ class ConsumerCore {
   bool end_if_late(Entry& entry, Instant now, ConsumerActions& out);  // True if it ended.
   // Small parts.
   Entry* find(std::uint64_t sequence);
+  Entry* find(const wire::HandoffId& handoff);
   Entry* find(const wire::HandoffId& handoff, std::uint32_t attempt);
+  void meet(const Entry* entry, ConsumerEvent event) const;  // Null: over.
   void move(Entry& entry, ConsumerState to, std::string_view cause, Instant state_end);
   void arm(Entry& entry);
   SessionId session_of(
@@ -315,6 +321,7 @@ class ConsumerCore {
   std::uint64_t quarantined_ = 0;
   Deadlines<std::uint64_t> deadlines_;
   Observer observer_;
+  EventObserver event_observer_;
 };
 
 }  // namespace isthmus::handoff

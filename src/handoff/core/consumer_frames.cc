@@ -9,6 +9,22 @@
 #include "handoff/core/planted.h"
 
 namespace isthmus::handoff {
+namespace {
+
+// Of a frame that is for the consumer, and of one handoff.
+ConsumerEvent event_of(const wire::Frame& frame) {
+  if (std::holds_alternative<wire::Plan>(frame)) return ConsumerEvent::kPlan;
+  if (std::holds_alternative<wire::Reject>(frame)) return ConsumerEvent::kReject;
+  if (std::holds_alternative<wire::Promised>(frame)) return ConsumerEvent::kPromised;
+  if (std::holds_alternative<wire::Busy>(frame)) return ConsumerEvent::kBusy;
+  if (std::holds_alternative<wire::Seal>(frame)) return ConsumerEvent::kSeal;
+  if (std::holds_alternative<wire::Released>(frame)) return ConsumerEvent::kReleased;
+  if (std::holds_alternative<wire::Cancel>(frame)) return ConsumerEvent::kCancel;
+  if (std::holds_alternative<wire::Restart>(frame)) return ConsumerEvent::kRestart;
+  return ConsumerEvent::kAbort;
+}
+
+}  // namespace
 
 Status ConsumerCore::frame_in(SessionId session, const wire::Frame& frame, Instant now,
                               ConsumerActions& out) {
@@ -24,6 +40,7 @@ Status ConsumerCore::frame_in(SessionId session, const wire::Frame& frame, Insta
     return Error{Code::kMalformed, fmt::format("{} from '{}' is of no handoff that this agent began",
                                                wire::name(frame), from->second.name)};
   }
+  meet(find(address->handoff), event_of(frame));
   Entry* entry = find(address->handoff, address->attempt);
   if (entry == nullptr) return ok_status();  // Over, or of an attempt that is.
   if (entry->producer != from->second.incarnation) {
@@ -139,6 +156,7 @@ void ConsumerCore::on_reject(Entry& entry, const wire::Reject& reject, Instant n
 void ConsumerCore::on_renewed(SessionId session, const wire::Renewed& renewed, Instant now,
                               ConsumerActions& out) {
   for (const wire::Renewed::Item& item : renewed.items) {
+    meet(find(item.address.handoff), ConsumerEvent::kRenewed);
     Entry* entry = find(item.address.handoff, item.address.attempt);
     if (entry == nullptr || item.number != entry->renew_number || entry->seal) continue;
     if (entry->producer != sessions_.at(session).incarnation) continue;
@@ -218,6 +236,7 @@ Result<Judgement> ConsumerCore::judge(ChannelId channel, const wire::ChunkHeader
     return refuse(fmt::format("handoff {} isn't one that this agent began", address.handoff.text()));
   }
   Entry* entry = find(address.handoff.sequence);
+  meet(entry, ConsumerEvent::kChunk);
   if (entry != nullptr && entry->producer != session->second.incarnation) {
     return refuse(fmt::format("handoff {} isn't with '{}'", address.handoff.text(), session->second.name));
   }
@@ -272,6 +291,8 @@ void ConsumerCore::chunk_arrived(ChannelId channel, Instant now, ConsumerActions
   const Landing landing = found->second;
   landing_.erase(found);
   Entry* entry = landing.place ? find(landing.sequence) : nullptr;
+  if (!landing.place) return;
+  meet(entry, ConsumerEvent::kChunkArrived);
   if (entry == nullptr) return;
   Slot& slot = entry->slots[landing.slot];
   if (entry->state == ConsumerState::kReceiving && slot.generation == entry->address.generation) {
@@ -287,6 +308,7 @@ void ConsumerCore::chunk_arrived(ChannelId channel, Instant now, ConsumerActions
 }
 
 void ConsumerCore::chunk_placed(const PlaceChunk& chunk, Status status, Instant now, ConsumerActions& out) {
+  meet(find(chunk.handoff), status.ok() ? ConsumerEvent::kChunkPlaced : ConsumerEvent::kPlacementFailed);
   Entry* entry = find(chunk.handoff, chunk.attempt);
   if (entry == nullptr || chunk.slot >= entry->slots.size()) return;
   Slot& slot = entry->slots[chunk.slot];
@@ -309,6 +331,7 @@ void ConsumerCore::chunk_placed(const PlaceChunk& chunk, Status status, Instant 
 
 void ConsumerCore::fence_seen(ChannelId channel, std::uint64_t token, Instant now, ConsumerActions& out) {
   Entry* entry = find(token >> 16);
+  meet(entry, ConsumerEvent::kFence);
   if (entry == nullptr || entry->address.attempt != (token & wire::kAttemptMax)) return;
   const auto session = sessions_.find(channel.session);
   if (session == sessions_.end() || session->second.incarnation != entry->producer) return;
@@ -394,6 +417,7 @@ void ConsumerCore::maybe_verify(Entry& entry, Instant now, ConsumerActions& out)
 
 void ConsumerCore::verified(const wire::HandoffId& handoff, std::uint32_t attempt, Status status, Instant now,
                             ConsumerActions& out) {
+  meet(find(handoff), status.ok() ? ConsumerEvent::kVerified : ConsumerEvent::kVerifyFailed);
   Entry* entry = find(handoff, attempt);
   if (entry == nullptr || !entry->verifying) return;
   entry->verifying = false;

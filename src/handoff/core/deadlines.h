@@ -27,6 +27,7 @@ class Deadlines {
     order_.erase({found->second, key});
     at_.erase(found);
   }
+  bool is_armed(const Key& key) const { return at_.contains(key); }
   Instant next() const { return order_.empty() ? kFarFuture : order_.begin()->first; }
   // Takes one key that is due; ties in key order.
   std::optional<Key> pop_due(Instant now) {

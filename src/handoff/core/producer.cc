@@ -43,6 +43,7 @@ Status ProducerCore::check_reservation(const Reservation& reservation, Instant n
 
 Result<std::string> ProducerCore::admitted(const Reservation& reservation, Instant now,
                                            ProducerActions& out) {
+  meet(find(reservation.id), ProducerEvent::kAdmitted);
   ISTHMUS_TRY(check_reservation(reservation, now));
   const Instant lease_end = std::min(now + reservation.lease, reservation.deadline);
   wire::Ticket ticket{options_.name,      options_.incarnation,
@@ -77,7 +78,8 @@ Result<std::string> ProducerCore::admitted(const Reservation& reservation, Insta
 void ProducerCore::grew(const Id128& reservation, std::uint64_t watermark, Instant now,
                         ProducerActions& out) {
   Entry* entry = find(reservation);
-  if (entry == nullptr || entry->state == ProducerState::kPromised) return;
+  meet(entry, ProducerEvent::kGrew);
+  if (entry == nullptr) return;
   entry->watermark = std::clamp(watermark, entry->watermark, entry->spec.tokens.end);
   pump(*entry, now, out);
 }
@@ -85,7 +87,8 @@ void ProducerCore::grew(const Id128& reservation, std::uint64_t watermark, Insta
 void ProducerCore::prefill_done(const Id128& reservation, PrefillResult result, Instant now,
                                 ProducerActions& out) {
   Entry* entry = find(reservation);
-  if (entry == nullptr || entry->state == ProducerState::kPromised || entry->result) return;
+  meet(entry, ProducerEvent::kPrefillDone);
+  if (entry == nullptr || entry->result) return;
   entry->watermark = entry->spec.tokens.end;
   entry->result = std::move(result);
   pump(*entry, now, out);
@@ -93,13 +96,15 @@ void ProducerCore::prefill_done(const Id128& reservation, PrefillResult result, 
 
 void ProducerCore::prefill_failed(const Id128& reservation, Error why, Instant now, ProducerActions& out) {
   Entry* entry = find(reservation);
+  meet(entry, ProducerEvent::kPrefillFailed);
   if (entry == nullptr || entry->result) return;
   end_reservation(*entry, {terminal_kind(why.code), why, true, true, "ended"}, now, out);
 }
 
 void ProducerCore::preempted(const Id128& reservation, Instant now, ProducerActions& out) {
   Entry* entry = find(reservation);
-  if (entry == nullptr || entry->state == ProducerState::kPromised) return;
+  meet(entry, ProducerEvent::kPreempted);
+  if (entry == nullptr) return;
   // The pages change from here on. What was sealed was read before and stands under its own generation.
   if (!mutation(Mutation::kPreemptionKeepsGeneration)) ++entry->generation;
   entry->watermark = entry->spec.tokens.begin;
@@ -121,6 +126,7 @@ void ProducerCore::preempted(const Id128& reservation, Instant now, ProducerActi
 
 void ProducerCore::cancel(const Id128& reservation, Error why, Instant now, ProducerActions& out) {
   Entry* entry = find(reservation);
+  meet(entry, ProducerEvent::kWithdrawn);
   if (entry == nullptr) {
     if (ended_reservations_.find(reservation, now) != nullptr) return;
     Ended tombstone{0,  TerminalKind::kCancelled,        Code::kCancelled, clip(why.detail), {},
@@ -162,6 +168,7 @@ void ProducerCore::end_life(const Id128& incarnation, Instant now, ProducerActio
   }
   for (const Id128& id : held) {
     Entry* entry = find(id);
+    meet(entry, ProducerEvent::kLifeOver);
     // A dead consumer may have owned a sealed state and answered with it: the slot isn't given twice.
     if (entry != nullptr && entry->state == ProducerState::kSealed) {
       end_attempt(*entry,
@@ -180,12 +187,14 @@ void ProducerCore::session_down(SessionId session, Instant now, ProducerActions&
   for (const Id128& id : held) {
     Entry* entry = find(id);
     if (entry == nullptr) continue;
+    const SessionId holders = entry->promised ? entry->promised->session : entry->attempt->session;
+    if (holders != session) continue;
+    meet(entry, ProducerEvent::kSessionLost);
     const End lost{TerminalKind::kPeerLost,
                    Error{Code::kUnavailable, "the session with the consumer is down"}, false, false, "ended"};
-    if (entry->state == ProducerState::kPromised && entry->promised->session == session) {
+    if (entry->state == ProducerState::kPromised) {
       end_promise(*entry, lost, now, out);
-    } else if (entry->attempt && entry->attempt->session == session &&
-               (entry->state == ProducerState::kOpened || entry->state == ProducerState::kGrowing)) {
+    } else if (entry->state == ProducerState::kOpened || entry->state == ProducerState::kGrowing) {
       end_attempt(*entry, lost, now, out);
     }
   }
@@ -200,9 +209,11 @@ void ProducerCore::channel_down(ChannelId channel, Instant now, ProducerActions&
   std::vector<Id128> users;
   for (const auto& [handoff, id] : handoffs_) {
     const Entry* entry = find(id);
-    if (entry == nullptr || entry->state != ProducerState::kGrowing) continue;
-    if (std::ranges::find(entry->attempt->channels, channel) != entry->attempt->channels.end())
-      users.push_back(id);
+    if (entry == nullptr || !entry->attempt) continue;
+    const std::vector<ChannelId>& named = entry->attempt->channels;
+    if (std::ranges::find(named, channel) == named.end()) continue;
+    meet(entry, ProducerEvent::kChannelLost);
+    if (entry->state == ProducerState::kGrowing) users.push_back(id);
   }
   for (const Id128& id : users) {
     const std::string detail = fmt::format("data channel {} is down", channel.number);
@@ -220,6 +231,7 @@ void ProducerCore::tick(Instant now, ProducerActions& out) {
 }
 
 void ProducerCore::on_due(Entry& entry, Instant now, ProducerActions& out) {
+  meet(&entry, ProducerEvent::kDeadline);
   if (entry.state == ProducerState::kQuiescing) {
     on_quiesce_timeout(entry, now, out);
   } else if (entry.state == ProducerState::kPromised) {
@@ -253,6 +265,18 @@ ProducerCore::Entry* ProducerCore::find(const wire::HandoffId& handoff) {
 ProducerCore::Entry* ProducerCore::find(const wire::HandoffId& handoff, std::uint32_t attempt) {
   Entry* entry = find(handoff);
   return entry != nullptr && entry->attempt && entry->attempt->number == attempt ? entry : nullptr;
+}
+
+void ProducerCore::meet(const Entry* entry, ProducerEvent event) const {
+  const ProducerState state = entry == nullptr ? ProducerState::kReleased : entry->state;
+  ISTHMUS_CHECK(is_possible(state, event));
+  if (event_observer_) event_observer_(state, event);
+}
+
+void ProducerCore::meet_open(const Entry& holder, const wire::Open& open) const {
+  const std::uint32_t attempt =
+      holder.promised ? holder.promised->open.address.attempt : holder.attempt->number;
+  meet(&holder, open.address.attempt > attempt ? ProducerEvent::kOpenNext : ProducerEvent::kOpen);
 }
 
 void ProducerCore::move(Entry& entry, ProducerState to, std::string_view cause) {
@@ -291,17 +315,20 @@ Status ProducerCore::check() const {
   };
   std::size_t holders = 0;
   for (const auto& [id, entry] : reservations_) {
-    const bool holds = entry.attempt.has_value() || entry.promised.has_value();
-    holders += holds ? 1 : 0;
-    if (holds == (entry.state == ProducerState::kPinned)) {
-      return wrong(fmt::format("reservation {} in state {} {} a holder", id.hex(), name(entry.state),
-                               holds ? "has" : "lacks"));
+    const bool is_held = entry.attempt.has_value() || entry.promised.has_value();
+    holders += is_held ? 1 : 0;
+    // In the order of ProducerDuty.
+    const bool has[kProducerDuties] = {entry.grant != 0, is_held,
+                                       entry.attempt && !entry.attempt->sending.empty(),
+                                       entry.attempt && entry.attempt->seal, deadlines_.is_armed(id)};
+    for (std::size_t i = 0; i < kProducerDuties; ++i) {
+      const auto duty = static_cast<ProducerDuty>(i);
+      const Holds due = holds(entry.state, duty);
+      if (due != Holds::kMay && has[i] != (due == Holds::kYes)) {
+        return wrong(fmt::format("reservation {} in state {} {} its {}", id.hex(), name(entry.state),
+                                 has[i] ? "still has" : "lacks", name(duty)));
+      }
     }
-    if (entry.state == ProducerState::kReleased)
-      return wrong(fmt::format("reservation {} is released and live", id.hex()));
-    const bool pinned = entry.state != ProducerState::kPromised;
-    if (pinned != (entry.grant != 0))
-      return wrong(fmt::format("reservation {}: pins and grant differ", id.hex()));
   }
   if (holders != handoffs_.size())
     return wrong(fmt::format("{} holders, {} handoffs", holders, handoffs_.size()));

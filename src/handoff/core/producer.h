@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "base/time.h"
 #include "handoff/core/deadlines.h"
+#include "handoff/core/events.h"
 #include "handoff/core/ledger.h"
 #include "handoff/core/protocol.h"
 #include "handoff/core/states.h"
@@ -168,6 +169,9 @@ class ProducerCore {
   Status check() const;  // Own invariants and the ledger's; internal, naming what is wrong.
   using Observer = std::function<void(ProducerState from, ProducerState to, std::string_view cause)>;
   void observe(Observer observer) { observer_ = std::move(observer); }
+  // Each event with the state that it meets.
+  using EventObserver = std::function<void(ProducerState, ProducerEvent)>;
+  void observe_events(EventObserver observer) { event_observer_ = std::move(observer); }
 
  private:
   struct End {
@@ -286,6 +290,8 @@ class ProducerCore {
   Entry* find(const Id128& reservation);
   Entry* find(const wire::HandoffId& handoff);
   Entry* find(const wire::HandoffId& handoff, std::uint32_t attempt);  // The slot's present holder only.
+  void meet(const Entry* entry, ProducerEvent event) const;            // Null: unknown, or over.
+  void meet_open(const Entry& holder, const wire::Open& open) const;
   void move(Entry& entry, ProducerState to, std::string_view cause);
   void arm(Entry& entry);
   void fence_channels(SessionId session, const wire::Address& address,
@@ -307,6 +313,7 @@ class ProducerCore {
   Tombstones<Id128> ended_reservations_;
   Deadlines<Id128> deadlines_;
   Observer observer_;
+  EventObserver event_observer_;
 };
 
 }  // namespace isthmus::handoff

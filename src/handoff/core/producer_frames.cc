@@ -68,8 +68,11 @@ Status ProducerCore::frame_in(SessionId session, const wire::Frame& frame, Insta
 // --- OPEN
 
 void ProducerCore::on_open(SessionId session, const wire::Open& open, Instant now, ProducerActions& out) {
+  const Entry* holder = find(open.address.handoff);
+  if (holder != nullptr) meet_open(*holder, open);
   const Ended* ended = ended_handoffs_.find(open.address.handoff, now);
   if (ended != nullptr && open.address.attempt <= ended->attempt) {
+    if (holder == nullptr) meet(nullptr, ProducerEvent::kOpen);
     const Code code = ended->code == Code::kOk ? Code::kAborted : ended->code;
     const std::string detail = ended->detail.empty() ? "this handoff is over" : ended->detail;
     out.push_back(SendFrame{session, wire::Reject{open.address, code, detail, ended->fault, ended->reasons}});
@@ -86,6 +89,10 @@ void ProducerCore::on_open(SessionId session, const wire::Open& open, Instant no
     return reject(session, open, {}, std::move(*refusal), now, out);
   }
   Entry* entry = find(stated.reservation);
+  if (holder == nullptr) {
+    const bool held = entry != nullptr && entry->state != ProducerState::kPinned;
+    meet(entry, held ? ProducerEvent::kOpenOther : ProducerEvent::kOpen);
+  }
   if (entry == nullptr) {
     const Ended* past = ended_reservations_.find(stated.reservation, now);
     if (past == nullptr && stated.may_precede_admission) return promise(session, open, stated, now, out);
@@ -251,6 +258,7 @@ void ProducerCore::reject(SessionId session, const wire::Open& open, const Id128
 
 void ProducerCore::plan_ready(const wire::HandoffId& handoff, std::uint32_t attempt, PlanFacts plan,
                               Instant now, ProducerActions& out) {
+  meet(find(handoff), ProducerEvent::kPlanReady);
   Entry* entry = find(handoff, attempt);
   if (entry == nullptr || entry->state != ProducerState::kOpened || entry->attempt->plan) return;
   if (plan.chunk_count == 0 || plan.chunk_count > options_.limits.chunks_max) {
@@ -272,6 +280,7 @@ void ProducerCore::plan_ready(const wire::HandoffId& handoff, std::uint32_t atte
 
 void ProducerCore::plan_failed(const wire::HandoffId& handoff, std::uint32_t attempt, Error why, Instant now,
                                ProducerActions& out) {
+  meet(find(handoff), ProducerEvent::kPlanFailed);
   Entry* entry = find(handoff, attempt);
   if (entry == nullptr || entry->state != ProducerState::kOpened || entry->attempt->plan) return;
   const TerminalKind kind = terminal_kind(why.code);
@@ -287,6 +296,7 @@ void ProducerCore::send_plan(Entry& entry, Instant now, ProducerActions& out) {
 
 void ProducerCore::on_credit(SessionId session, const wire::Credit& credit, Instant now,
                              ProducerActions& out) {
+  meet(find(credit.address.handoff), ProducerEvent::kCredit);
   Entry* entry = find(credit.address.handoff, credit.address.attempt);
   const bool live =
       entry != nullptr && (entry->state == ProducerState::kOpened || entry->state == ProducerState::kGrowing);
@@ -349,6 +359,7 @@ void ProducerCore::pump(Entry& entry, Instant now, ProducerActions& out) {
 }
 
 void ProducerCore::chunk_packed(const ChunkRef& chunk, Instant now, ProducerActions& out) {
+  meet(find(chunk.handoff), ProducerEvent::kChunkPacked);
   Entry* entry = find(chunk.handoff, chunk.attempt);
   if (entry == nullptr) return;
   const auto found = entry->attempt->sending.find(chunk);
@@ -360,6 +371,7 @@ void ProducerCore::chunk_packed(const ChunkRef& chunk, Instant now, ProducerActi
 }
 
 void ProducerCore::chunk_sent(const ChunkRef& chunk, Status status, Instant now, ProducerActions& out) {
+  meet(find(chunk.handoff), status.ok() ? ProducerEvent::kChunkSent : ProducerEvent::kChunkLost);
   Entry* entry = find(chunk.handoff, chunk.attempt);
   if (entry == nullptr) return;
   const auto found = entry->attempt->sending.find(chunk);
@@ -399,6 +411,7 @@ void ProducerCore::maybe_seal(Entry& entry, Instant now, ProducerActions& out) {
 
 void ProducerCore::seal_ready(const wire::HandoffId& handoff, std::uint32_t attempt, std::uint32_t generation,
                               Digest128 tile_root, Instant now, ProducerActions& out) {
+  meet(find(handoff), ProducerEvent::kSealReady);
   Entry* entry = find(handoff, attempt);
   if (entry == nullptr || entry->state != ProducerState::kGrowing || !entry->attempt->seal_asked) return;
   // After the last read of the pages: were they this generation's, and ours, all the while?
@@ -431,6 +444,7 @@ void ProducerCore::send_seal(Entry& entry, Digest128 tile_root, Instant now, Pro
 // --- DONE, CANCEL, ABORT, RENEW
 
 void ProducerCore::on_done(SessionId session, const wire::Done& done, Instant now, ProducerActions& out) {
+  meet(find(done.address.handoff), ProducerEvent::kDone);
   Entry* entry = find(done.address.handoff, done.address.attempt);
   if (entry == nullptr || entry->state == ProducerState::kQuarantined) {
     const Ended* ended = ended_handoffs_.find(done.address.handoff, now);
@@ -459,6 +473,7 @@ void ProducerCore::on_stop(SessionId session, const wire::Address& address,
                            ProducerActions& out) {
   const bool cancels = end.kind == TerminalKind::kCancelled;
   Entry* entry = find(address.handoff);
+  meet(entry, cancels ? ProducerEvent::kCancel : ProducerEvent::kAbort);
   if (entry == nullptr || entry->state == ProducerState::kQuarantined) {
     const Ended* ended = ended_handoffs_.find(address.handoff, now);
     fence_channels(session, address, channels, out);
@@ -510,6 +525,7 @@ void ProducerCore::on_renew(SessionId session, const wire::Renew& renew, Instant
 wire::Renewed::Item ProducerCore::renew_one(const wire::Renewal& item, SessionId session, Instant now,
                                             ProducerActions& out) {
   wire::Renewed::Item answer{item.address, item.number, 0};
+  meet(find(item.address.handoff), ProducerEvent::kRenew);
   Entry* entry = find(item.address.handoff, item.address.attempt);
   const bool own = peer(session)->incarnation == item.address.handoff.consumer;
   if (!own || entry == nullptr) return answer;

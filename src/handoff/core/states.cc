@@ -34,6 +34,34 @@ constexpr Transition<C> kConsumer[] = {
     {C::kQuarantined, C::kClosed, "quiet"},
 };
 
+using enum Holds;
+
+// By state, in the order of ProducerDuty: pages, slot, sends, seal, deadline.
+constexpr Holds kProducerHolds[kProducerStates][kProducerDuties] = {
+    {kNo, kYes, kNo, kNo, kYes},     // promised
+    {kYes, kNo, kNo, kNo, kYes},     // pinned
+    {kYes, kYes, kMay, kNo, kYes},   // opened: sends of an earlier generation
+    {kYes, kYes, kMay, kNo, kYes},   // growing
+    {kYes, kYes, kMay, kYes, kYes},  // sealed
+    {kYes, kYes, kYes, kMay, kYes},  // quiescing
+    {kYes, kYes, kYes, kMay, kNo},   // quarantined
+    {kNo, kNo, kNo, kNo, kNo},       // released
+};
+
+// By state, in the order of ConsumerDuty: memory, channels, work, seal, deadline.
+constexpr Holds kConsumerHolds[kConsumerStates][kConsumerDuties] = {
+    {kNo, kNo, kNo, kNo, kYes},      // opening
+    {kNo, kNo, kNo, kNo, kYes},      // promised
+    {kNo, kNo, kNo, kNo, kYes},      // planning
+    {kMay, kNo, kNo, kNo, kYes},     // reserving
+    {kYes, kMay, kMay, kMay, kYes},  // receiving
+    {kYes, kNo, kYes, kYes, kYes},   // verifying
+    {kNo, kNo, kNo, kYes, kYes},     // owned
+    {kMay, kMay, kMay, kMay, kYes},  // quiescing
+    {kYes, kNo, kYes, kMay, kNo},    // quarantined
+    {kNo, kNo, kNo, kNo, kNo},       // closed
+};
+
 template <typename State, std::size_t N>
 bool has(const Transition<State> (&table)[N], State from, State to, std::string_view cause) {
   return std::ranges::any_of(table, [&](const Transition<State>& transition) {
@@ -46,13 +74,37 @@ bool has(const Transition<State> (&table)[N], State from, State to, std::string_
 std::string_view name(ProducerState state) {
   constexpr std::string_view kNames[] = {"promised", "pinned",    "opened",      "growing",
                                          "sealed",   "quiescing", "quarantined", "released"};
+  static_assert(std::size(kNames) == kProducerStates);
   return kNames[static_cast<std::size_t>(state)];
 }
 
 std::string_view name(ConsumerState state) {
   constexpr std::string_view kNames[] = {"opening",   "promised", "planning",  "reserving",   "receiving",
                                          "verifying", "owned",    "quiescing", "quarantined", "closed"};
+  static_assert(std::size(kNames) == kConsumerStates);
   return kNames[static_cast<std::size_t>(state)];
+}
+
+std::string_view name(Holds holds) {
+  constexpr std::string_view kNames[] = {"–", "may", "yes"};
+  return kNames[static_cast<std::size_t>(holds)];
+}
+std::string_view name(ProducerDuty duty) {
+  constexpr std::string_view kNames[] = {"pages", "slot", "sends", "seal", "deadline"};
+  static_assert(std::size(kNames) == kProducerDuties);
+  return kNames[static_cast<std::size_t>(duty)];
+}
+std::string_view name(ConsumerDuty duty) {
+  constexpr std::string_view kNames[] = {"memory", "channels", "work", "seal", "deadline"};
+  static_assert(std::size(kNames) == kConsumerDuties);
+  return kNames[static_cast<std::size_t>(duty)];
+}
+
+Holds holds(ProducerState state, ProducerDuty duty) {
+  return kProducerHolds[static_cast<std::size_t>(state)][static_cast<std::size_t>(duty)];
+}
+Holds holds(ConsumerState state, ConsumerDuty duty) {
+  return kConsumerHolds[static_cast<std::size_t>(state)][static_cast<std::size_t>(duty)];
 }
 
 std::span<const Transition<ProducerState>> producer_transitions() {

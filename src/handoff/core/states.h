@@ -3,6 +3,7 @@
 // compares them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -22,6 +23,7 @@ enum class ProducerState : std::uint8_t {
   kQuarantined,  // A pack never reported back; the pages are kept until it does.
   kReleased,     // Final.
 };
+inline constexpr std::size_t kProducerStates = 8;
 
 //   opening → (promised →) planning → reserving → receiving → verifying → owned → closed
 // from any before owned to quiescing; from there to closed, or quarantined.
@@ -37,6 +39,7 @@ enum class ConsumerState : std::uint8_t {
   kQuarantined,  // A placement never reported back; the destination is kept until it does.
   kClosed,       // Final.
 };
+inline constexpr std::size_t kConsumerStates = 10;
 
 template <typename State>
 struct Transition {
@@ -48,6 +51,30 @@ std::string_view name(ProducerState state);
 std::string_view name(ConsumerState state);
 std::span<const Transition<ProducerState>> producer_transitions();
 std::span<const Transition<ConsumerState>> consumer_transitions();
+
+// What an entry has in hand in a state; what it hasn't, nobody has to give back. check() compares.
+enum class Holds : std::uint8_t { kNo, kMay, kYes };
+enum class ProducerDuty : std::uint8_t {
+  kPages,     // Pinned in the ledger.
+  kSlot,      // A holder, or an opener that waits.
+  kSends,     // Chunks that haven't reported.
+  kSeal,      // A SEAL that has been sent.
+  kDeadline,  // Something that will happen if nothing else does.
+};
+inline constexpr std::size_t kProducerDuties = 5;
+enum class ConsumerDuty : std::uint8_t {
+  kMemory,    // Destination and staging, granted in the ledger; the engine's once owned.
+  kChannels,  // Named, not yet fenced or closed.
+  kWork,      // Chunks that land or are being placed, or a reading back.
+  kSeal,      // An accepted SEAL.
+  kDeadline,
+};
+inline constexpr std::size_t kConsumerDuties = 5;
+std::string_view name(Holds holds);
+std::string_view name(ProducerDuty duty);
+std::string_view name(ConsumerDuty duty);
+Holds holds(ProducerState state, ProducerDuty duty);
+Holds holds(ConsumerState state, ConsumerDuty duty);
 
 // True if the table has this transition. A core that makes another one has a bug.
 bool is_transition(ProducerState from, ProducerState to, std::string_view cause);

@@ -40,6 +40,32 @@ TEST(States, TheSpecsTablesAreTheCodes) {
   EXPECT_EQ(spec_rows("Consumer transitions"), code_rows(consumer_transitions()));
 }
 
+// Rows "| duty | cell | … |" of the table under `heading`, whose head is the states' names.
+template <typename State, typename Duty>
+std::set<std::string> duty_rows(std::size_t states, std::size_t duties) {
+  std::set<std::string> rows;
+  std::string head = "| duty |";
+  for (std::size_t state = 0; state + 1 < states; ++state)
+    head += fmt::format(" {} |", name(static_cast<State>(state)));
+  rows.insert(head);
+  for (std::size_t i = 0; i < duties; ++i) {
+    const auto duty = static_cast<Duty>(i);
+    std::string row = fmt::format("| {} |", name(duty));
+    for (std::size_t state = 0; state + 1 < states; ++state)
+      row += fmt::format(" {} |", name(holds(static_cast<State>(state), duty)));
+    rows.insert(row);
+    EXPECT_EQ(holds(static_cast<State>(states - 1), duty), Holds::kNo);  // The final state has nothing left.
+  }
+  return rows;
+}
+
+TEST(States, TheSpecsDutiesAreTheCodes) {
+  EXPECT_EQ(spec_rows("Producer duties"),
+            (duty_rows<ProducerState, ProducerDuty>(kProducerStates, kProducerDuties)));
+  EXPECT_EQ(spec_rows("Consumer duties"),
+            (duty_rows<ConsumerState, ConsumerDuty>(kConsumerStates, kConsumerDuties)));
+}
+
 template <typename State>
 void expect_final(std::span<const Transition<State>> table, State final_state) {
   std::set<State> seen;
