@@ -21,9 +21,12 @@ struct RegionMemory {
   std::uint64_t open_extent = 0;  // Blocks or rows that the memory holds.
 };
 
-// One sequence's state in one layer group on one rank. Positions are absolute.
-//   paged:  position p lies in block blocks[(p - first_position) / B], slot (p - first_position) % B
-//   rows:   position p lies in row   first_row + (p - first_position)
+// One sequence's state in one layer group on one rank. Positions are absolute. With n = how many positions
+// from first_position on and below p the rank has (RankBox::tokens_below), p - first_position if it has all:
+//   paged:  position p lies in block blocks[n / B], slot n % B
+//   rows:   position p lies in row   first_row + n
+// A state without a token axis is bound as the row of its last token: after t tokens, first_position = t - 1,
+// valid = [t - 1, t).
 struct Binding {
   std::vector<RegionMemory> memory;
   std::vector<std::uint32_t> blocks;  // Physical block ids; empty for rows.

@@ -199,6 +199,41 @@ bool DecodeForm::same_form(const DecodeForm& other) const {
   return text() == other.text();
 }
 
+namespace {
+
+// A box without an end reaches to the last position.
+std::uint64_t end_of_run(const RankBox& box) {
+  return box.token_end != 0 || box.token_period != 0 ? box.token_end : kPositionMax;
+}
+
+}  // namespace
+
+bool RankBox::has_token(std::uint64_t position) const {
+  const std::uint64_t at = token_period == 0 ? position : position % token_period;
+  return at >= token_begin && at < end_of_run(*this);
+}
+
+std::uint64_t RankBox::tokens_below(std::uint64_t position) const {
+  const std::uint64_t end = end_of_run(*this);
+  const auto in_run = [&](std::uint64_t at) { return std::clamp(at, token_begin, end) - token_begin; };
+  if (token_period == 0) return in_run(position);
+  return position / token_period * (end - token_begin) + in_run(position % token_period);
+}
+
+std::uint64_t RankBox::token_at(std::uint64_t number) const {
+  if (token_period == 0) return token_begin + number;
+  const std::uint64_t run = token_end - token_begin;
+  return number / run * token_period + token_begin + number % run;
+}
+
+std::uint64_t RankBox::token_bound_after(std::uint64_t position) const {
+  const std::uint64_t first = token_period == 0 ? 0 : position - position % token_period;
+  for (const std::uint64_t at : {token_begin, end_of_run(*this), token_period + token_begin}) {
+    if (first + at > position) return std::min(first + at, kPositionMax);
+  }
+  return kPositionMax;
+}
+
 std::string RankBox::text() const {
   std::string out = fmt::format("layers={}..{} heads={}..{} replica={}", layer_begin, layer_end, head_begin,
                                 head_end, replica_text(*this));

@@ -110,6 +110,15 @@ struct RankBox {
   std::uint64_t token_begin = 0, token_end = 0, token_period = 0;
 
   bool has_all_tokens() const { return token_begin == 0 && token_end == 0 && token_period == 0; }
+  bool has_token(std::uint64_t position) const;
+  // How many of the box's positions are below `position`: the number of one that it has. All four functions
+  // are for a valid box and positions up to kPositionMax.
+  std::uint64_t tokens_below(std::uint64_t position) const;
+  // The position of that number.
+  std::uint64_t token_at(std::uint64_t number) const;
+  // The next position after this one at which a run of the box's positions begins or ends; kPositionMax if
+  // there is none.
+  std::uint64_t token_bound_after(std::uint64_t position) const;
   bool is_replicated() const { return gqa_replica != 0 || mla_replica != 0 || data_replica != 0; }
   // "layers=0..4 heads=0..3 replica=0"; "replica=gqa:1,data:2", and "tokens=16..32%64" behind it where there
   // is something to say.

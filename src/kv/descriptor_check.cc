@@ -348,11 +348,9 @@ Status check_tokens(const std::string& path, const Descriptor& descriptor, const
 
 // Copies have the kind that the state's shape allows.
 Status check_replica(const std::string& path, const LayerGroup& group, const RankBox& box) {
-  const bool has_heads =
-      group.attention == AttentionKind::kFull || group.attention == AttentionKind::kSlidingWindow;
   const bool is_latent =
       group.attention == AttentionKind::kMla || group.attention == AttentionKind::kSparseIndexed;
-  if ((box.gqa_replica != 0 && !has_heads) || (box.mla_replica != 0 && !is_latent)) {
+  if (is_latent ? box.gqa_replica != 0 : box.mla_replica != 0) {
     return invalid(fmt::format("{}: \"{}\" in a {} group", path, box.text(), name(group.attention)));
   }
   if (std::max({box.gqa_replica, box.mla_replica, box.data_replica}) < kReplicasMax) return {};

@@ -452,7 +452,7 @@ TEST(Descriptor, AStateWithoutATokenAxisHasRowsThatAreStates) {
               [](Descriptor& x) { x.representation[0].block_tokens = 16; }},
              {"a range of positions in a group without a token axis",
               [](Descriptor& x) { x.partition[0].token_period = x.partition[0].token_end = 64; }},
-             {"replica=gqa:1\" in a recurrent group", [](Descriptor& x) { x.partition[0].gqa_replica = 1; }},
+             {"replica=mla:1\" in a recurrent group", [](Descriptor& x) { x.partition[0].mla_replica = 1; }},
              {"schema.minor: 0", [](Descriptor& x) { x.schema_minor = 0; }},
          });
 }

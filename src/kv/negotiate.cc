@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <numeric>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -168,12 +169,6 @@ class Negotiation {
                                               return a.name == b.name && a.dim == b.dim && a.heads == b.heads;
                                             });
     if (!same_components) return;
-    if (source_.groups[group].attention == AttentionKind::kRecurrent) {
-      reject(fmt::format("groups.{}.geometry.attention", group),
-             std::string(name(source_.groups[group].attention)),
-             std::string(name(target_.groups[group].attention)),
-             "not implemented: a recurrent state has no tokens to cut");
-    }
     for (std::size_t component = 0; component < ours.size(); ++component) check_component(group, component);
     check_places(group);
   }
@@ -235,12 +230,7 @@ class Negotiation {
     }
     const std::vector<RankBox> a = boxes_of(source_, group);
     const std::vector<RankBox> b = boxes_of(target_, group);
-    const auto has_all_tokens = [](const RankBox& box) { return box.has_all_tokens(); };
-    if (!std::all_of(a.begin(), a.end(), has_all_tokens) ||
-        !std::all_of(b.begin(), b.end(), has_all_tokens)) {
-      reject(fmt::format("partition.group.{}", group), partition_text(a), partition_text(b),
-             "not implemented: ranks that hold some positions only");
-    }
+    check_shared_scales(group, a, b);
     if (a != b) {
       verdict_.redistributions.push_back({fmt::format("partition.group.{}", group), partition_text(a),
                                           partition_text(b), "the ranks hold different boxes"});
@@ -248,6 +238,25 @@ class Negotiation {
     for (std::size_t component = 0; component < source_.groups[group].components.size(); ++component) {
       compare_layouts(group, component, a, b);
     }
+  }
+
+  // Each end's boxes leave its own scales whole; here they must leave the other end's whole too, as a scale
+  // is written with all of its tokens.
+  void check_shared_scales(std::uint32_t group, const std::vector<RankBox>& a,
+                           const std::vector<RankBox>& b) {
+    std::uint64_t granule = 1;
+    for (const Descriptor* end : {&source_, &target_}) {
+      for (const DecodeForm& form : end->representation[group].forms)
+        granule = std::lcm(granule, std::uint64_t{form.granule_tokens});
+    }
+    const auto cuts = [granule](const RankBox& box) {
+      return box.token_begin % granule != 0 || box.token_end % granule != 0 ||
+             box.token_period % granule != 0;
+    };
+    if (std::none_of(a.begin(), a.end(), cuts) && std::none_of(b.begin(), b.end(), cuts)) return;
+    reject(fmt::format("partition.group.{}", group), partition_text(a), partition_text(b),
+           fmt::format("not implemented: ranks whose positions cut scales that {} tokens share at an end",
+                       granule));
   }
 
   // The first rank whose part lies elsewhere, for codes and, where both ends have the same form, side arrays.

@@ -287,21 +287,33 @@ TEST(Negotiate, PartitionsAndBlockSizesRedistribute) {
   EXPECT_NE(find(negotiate(one, blocks, kLossless).redistributions, "groups.0.block_tokens"), nullptr);
 }
 
-TEST(Negotiate, RanksWithSomePositionsAreRefusedWithBothPartitions) {
-  const Descriptor whole = sample::descriptor("vllm:flash_nhd");
-  Descriptor stripes = whole;
-  stripes.schema_minor = 1;
-  stripes.partition = {
-      {.layer_end = 4, .head_end = 3, .token_end = 16, .token_period = 32},
-      {.rank = 1, .layer_end = 4, .head_end = 3, .token_begin = 16, .token_end = 32, .token_period = 32}};
-  const Verdict verdict = negotiate(stripes, whole, kLossless);
+TEST(Negotiate, RanksWithSomePositionsAreRedistributedUnlessTheyCutASharedScale) {
+  const auto striped = [](const char* storage, std::uint64_t run) {
+    Descriptor made = sample::descriptor(storage);
+    made.schema_minor = 1;
+    made.partition = {{.layer_end = 4, .head_end = 3, .token_end = run, .token_period = 2 * run},
+                      {.rank = 1,
+                       .layer_end = 4,
+                       .head_end = 3,
+                       .token_begin = run,
+                       .token_end = 2 * run,
+                       .token_period = 2 * run}};
+    return made;
+  };
+  const Descriptor whole = sample::descriptor("vllm:flash_nhd"), stripes = striped("vllm:flash_nhd", 16);
+  EXPECT_EQ(paths(negotiate(stripes, whole, kLossless).redistributions), "partition.group.0");
+  EXPECT_EQ(negotiate(whole, stripes, kLossless).kind, VerdictKind::kRedistribute);
+  EXPECT_EQ(negotiate(stripes, stripes, kLossless).kind, VerdictKind::kDirect);
+  const Policy once{.exactness = Exactness::kUnqualified, .qualifications = {}};
+  const Descriptor scaled = sample::descriptor("openvino:u8_channel");
+  EXPECT_NE(negotiate(striped("vllm:flash_nhd", 32), scaled, once).kind, VerdictKind::kReject);
+  const Verdict verdict = negotiate(stripes, scaled, once);
   ASSERT_EQ(paths(verdict.rejects), "partition.group.0");
   EXPECT_EQ(verdict.rejects[0].source,
             "rank 0 layers=0..4 heads=0..3 replica=0 tokens=0..16%32; "
             "rank 1 layers=0..4 heads=0..3 replica=0 tokens=16..32%32");
   EXPECT_EQ(verdict.rejects[0].target, "rank 0 layers=0..4 heads=0..3 replica=0");
-  EXPECT_EQ(paths(negotiate(whole, stripes, kLossless).rejects), "partition.group.0");
-  EXPECT_EQ(paths(negotiate(stripes, stripes, kLossless).rejects), "partition.group.0");
+  EXPECT_EQ(paths(negotiate(scaled, stripes, once).rejects), "partition.group.0");
 }
 
 TEST(Negotiate, OneFormatInAnotherOrderOfAxesIsNotOnlyAConversion) {
@@ -532,13 +544,15 @@ TEST(Implemented, AStateWithoutATokenAxisIsExactOrRefused) {
   for (const Exactness exactness : {Exactness::kLossless, Exactness::kBounded, Exactness::kUnqualified}) {
     const Policy policy{.exactness = exactness, .roundings_max = 9, .qualifications = {}};
     const Verdict rounded = negotiate(wide, narrow, policy);
-    EXPECT_EQ(paths(rounded.rejects), "groups.0.geometry.attention groups.0.form.k groups.0.form.v");
-    EXPECT_THAT(rounded.rejects[1].text, HasSubstr("crosses exactly or not at all"));
-    EXPECT_EQ(paths(negotiate(narrow, wide, policy).rejects), "groups.0.geometry.attention");
+    EXPECT_EQ(paths(rounded.rejects), "groups.0.form.k groups.0.form.v");
+    EXPECT_THAT(rounded.rejects[0].text, HasSubstr("crosses exactly or not at all"));
+    const Verdict widened = negotiate(narrow, wide, policy);
+    EXPECT_EQ(widened.kind, VerdictKind::kConvert);
+    EXPECT_TRUE(widened.exact);
   }
   Descriptor mixed = wide;
   mixed.groups[0].components[1].value_transforms = {"hadamard:64"};
-  EXPECT_EQ(paths(negotiate(wide, mixed, kBounded).rejects), "groups.0.geometry.attention groups.0.form.v");
+  EXPECT_EQ(paths(negotiate(wide, mixed, kBounded).rejects), "groups.0.form.v");
 }
 
 TEST(Restores, IsTheTableOfExactEmbeddings) {

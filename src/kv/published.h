@@ -56,13 +56,15 @@ inline RankBox whole(const Descriptor& of, std::uint32_t group, std::uint32_t ra
   return box;
 }
 
-// Each rank has an equal share of a group's heads.
+// Each rank has an equal share of a group's heads; of fewer heads than ranks, one of equally many copies.
 inline void split_heads(Descriptor& of, std::uint32_t group, std::uint32_t ranks) {
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     RankBox box = whole(of, group, rank);
-    const std::uint32_t share = box.head_end / ranks;
-    box.head_begin = rank * share;
+    const std::uint32_t copies = box.head_end < ranks ? ranks / box.head_end : 1;
+    const std::uint32_t share = box.head_end * copies / ranks;
+    box.head_begin = rank / copies * share;
     box.head_end = box.head_begin + share;
+    box.gqa_replica = rank % copies;
     of.partition.push_back(box);
   }
 }
@@ -74,9 +76,9 @@ inline Descriptor finished(Descriptor made) {
 
 // Latent attention with an indexer's keys: tensor-parallel ranks hold copies, pipeline stages ranges of
 // layers, context-parallel ranks stripes of one block.
-inline Descriptor latent_prefill(std::uint32_t pipeline, std::uint32_t context, std::uint32_t tensor) {
+inline Descriptor latent_prefill(std::uint32_t pipeline, std::uint32_t context, std::uint32_t tensor,
+                                 std::uint32_t layers = 78) {
   Descriptor made = of_model("mla-sparse", 1000000, "vllm/int8-w8a8");
-  const std::uint32_t layers = 78;
   add_group(made, "vllm:mla_bf16",
             {layers_below(layers),
              AttentionKind::kMla,
@@ -107,15 +109,20 @@ inline Descriptor latent_prefill(std::uint32_t pipeline, std::uint32_t context, 
   return finished(std::move(made));
 }
 
-// Data-parallel attention: each rank holds whole states, of its own sequences.
-inline Descriptor latent_decode(std::uint32_t data, bool is_fp8) {
-  Descriptor made = latent_prefill(1, 1, 1);
+// Data-parallel attention: each rank holds whole states, of its own sequences. Codes are made by the
+// storage's recipe, or by one given here: a decoder reads codes of its form however they were made.
+inline Descriptor latent_decode(std::uint32_t data, bool is_fp8, std::uint32_t layers = 78,
+                                const std::string& recipe = "") {
+  Descriptor made = latent_prefill(1, 1, 1, layers);
   made.weights_recipe = "sglang/fp8-e4m3-block128";
   made.weights_digest = made.weights_recipe + "-digest";
   if (is_fp8) {
     for (std::uint32_t group : {0U, 1U}) {
       const char* storage = group == 0 ? "vllm:mla_fp8_656" : "vllm:index_k_fp8";
       made.representation[group] = represent(**find_storage(storage), made.groups[group])->representation;
+      for (DecodeForm& form : made.representation[group].forms) {
+        if (!recipe.empty() && has_stored_scale(form.operation)) form.recipe = recipe;
+      }
     }
   }
   made.partition.clear();
@@ -182,6 +189,7 @@ inline Descriptor hybrid(Format state, std::uint32_t tensor) {
 inline std::vector<Pair> pairs() {
   return {
       {"latent-tp4-cp4-pp4-to-dp16", latent_prefill(4, 4, 4), latent_decode(16, false)},
+      {"latent-tp4-cp4-pp4-to-dp16-fp8", latent_prefill(4, 4, 4), latent_decode(16, true, 78, "amax")},
       {"latent-tp4-pp4-to-dp16", latent_prefill(4, 1, 4), latent_decode(16, false)},
       {"latent-tp4-pp4-to-dp16-fp8", latent_prefill(4, 1, 4), latent_decode(16, true)},
       {"grouped-tp8-to-tp4", grouped("sglang:page", 8), grouped("sglang:page", 4)},
@@ -190,6 +198,7 @@ inline std::vector<Pair> pairs() {
       {"windowed-tp4-to-tp2", windowed("vllm:flash_nhd", 1024, 4), windowed("vllm:flash_hnd", 1024, 2)},
       {"windowed-unlike-window", windowed("vllm:flash_nhd", 1024, 4), windowed("vllm:flash_nhd", 512, 4)},
       {"hybrid-equal-state", hybrid(Format::kF32, 2), hybrid(Format::kF32, 2)},
+      {"hybrid-tp4-to-tp2", hybrid(Format::kF32, 4), hybrid(Format::kF32, 2)},
       {"hybrid-rounded-state", hybrid(Format::kF32, 2), hybrid(Format::kBf16, 2)},
   };
 }

@@ -22,6 +22,14 @@ std::string text(const transform::TileKey& key) {
                      key.head, key.tokens.begin, key.tokens.end);
 }
 
+// On one rank if ranks of the state have some positions only, as their tiles are not the others'.
+Result<State> with_whole_tiles(State state) {
+  kv::Descriptor to = state.manifest.descriptor;
+  if (std::ranges::all_of(to.partition, &kv::RankBox::has_all_tokens)) return state;
+  ISTHMUS_TRY(transform::split_ranks(to, {}));
+  return convert(state, to, {});
+}
+
 // Digests as packed from memory that was read back against the file's.
 Result<Tiles> tiles_of(const State& state) {
   Tiles tiles;
@@ -159,12 +167,16 @@ bool same_numbers(const kv::Descriptor& a, const kv::Descriptor& b) {
 }  // namespace
 
 Result<Comparison> compare(Reader& a, Reader& b, const Progress& progress) {
-  ISTHMUS_TRY(const State first, load(a, progress));
-  ISTHMUS_TRY(const State second, load(b, progress));
+  ISTHMUS_TRY(State loaded, load(a, progress));
+  ISTHMUS_TRY(State other, load(b, progress));
+  const std::vector<kv::Difference> differences =
+      kv::diff(loaded.manifest.descriptor, other.manifest.descriptor);
+  ISTHMUS_TRY(const State first, with_whole_tiles(std::move(loaded)));
+  ISTHMUS_TRY(const State second, with_whole_tiles(std::move(other)));
   const kv::Descriptor& ours = first.manifest.descriptor;
   const kv::Descriptor& theirs = second.manifest.descriptor;
   Comparison comparison;
-  comparison.descriptors = kv::diff(ours, theirs);
+  comparison.descriptors = differences;
   comparison.same_tokens = first.manifest.tokens == second.manifest.tokens;
   if (!same_shape(ours, theirs)) {
     comparison.not_compared = "the files keep different state";

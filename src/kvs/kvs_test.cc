@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "base/bytes.h"
+#include "kv/published.h"
 #include "kvs/compare.h"
 #include "kvs/file.h"
 #include "kvs/state.h"
@@ -81,6 +82,50 @@ TEST(Kvs, TheRootKnowsNothingOfLayoutBlocksAndRanks) {
   EXPECT_EQ(root("vllm:flash_nhd", {2, 2}), plain);
   EXPECT_EQ(root("tensorrt_llm:paged", {1, 2}), plain);
   EXPECT_EQ(root("sglang:page", {8, 1}), plain);
+}
+
+TEST(Kvs, StatesWhosePositionsAreDealtOutAreTheSameState) {
+  const auto file = [](const char* storage, transform::Degrees degrees) {
+    return saved(sample(manifest_of(storage, {32, 700}, degrees), 7).value());
+  };
+  const Bytes whole = file("vllm:flash_nhd", {});
+  for (const transform::Degrees& degrees : {transform::Degrees{.context = 2, .run = 1},
+                                            {.tensor = 2, .pipeline = 2, .context = 4, .run = 64},
+                                            {.context = 3, .run = 200, .is_striped = false}}) {
+    const Bytes dealt = file("sglang:page", degrees);
+    ASSERT_TRUE(verified(dealt).ok());
+    Reader a = Reader::open(reading(whole), whole.size()).value();
+    Reader b = Reader::open(reading(dealt), dealt.size()).value();
+    const Result<Comparison> comparison = compare(a, b);
+    ASSERT_TRUE(comparison.ok()) << comparison.error().text();
+    EXPECT_TRUE(comparison->is_same_state());
+    EXPECT_GT(comparison->tiles_equal, 0U);
+  }
+  const Bytes scaled = file("openvino:u8_channel", {}),
+              dealt = file("openvino:u8_channel", {.context = 2, .run = 96});
+  Reader a = Reader::open(reading(scaled), scaled.size()).value();
+  Reader b = Reader::open(reading(dealt), dealt.size()).value();
+  EXPECT_TRUE(compare(a, b)->is_same_state());
+}
+
+// Full attention beside a recurrent state, which crosses as it is whatever the other group is stored as.
+TEST(Kvs, AHybridStateIsSavedConvertedAndCompared) {
+  Manifest manifest;
+  manifest.descriptor = kv::published::hybrid(kv::Format::kF32, 2);
+  manifest.tokens = {0, 20};
+  const Bytes bytes = saved(sample(manifest, 7).value());
+  Reader reader = Reader::open(reading(bytes), bytes.size()).value();
+  const State loaded = load(reader).value();
+  const kv::Descriptor other =
+      stored_as(manifest.descriptor, **kv::find_storage("sglang:page"), 0, {.tensor = 4}).value();
+  EXPECT_EQ(other.representation[1], manifest.descriptor.representation[1]);
+  const Result<State> converted = convert(loaded, other, {});
+  ASSERT_TRUE(converted.ok()) << converted.error().text();
+  const Bytes elsewhere = saved(*converted);
+  Reader x = Reader::open(reading(bytes), bytes.size()).value();
+  Reader y = Reader::open(reading(elsewhere), elsewhere.size()).value();
+  EXPECT_TRUE(compare(x, y)->is_same_state());
+  EXPECT_FALSE(stored_as(manifest.descriptor, **kv::find_storage("vllm:mla_bf16"), 0, {}).ok());
 }
 
 TEST(Kvs, AFileWithAnyByteDamagedIsRefused) {

@@ -20,9 +20,9 @@ namespace {
 constexpr std::uint64_t kSmallBytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t kBlowUpMax = 16;
 
-// Blocks (or rows) that hold the tokens, from the block's first position on.
+// Blocks (or rows) that hold the tokens, from the block's first one on.
 struct Table {
-  std::uint64_t first_position = 0, entries = 0;
+  std::uint64_t first_number = 0, entries = 0;
 };
 
 Table table_of(kv::TokenRange tokens, std::uint32_t block_tokens) {
@@ -36,8 +36,9 @@ Status bind(const kv::Descriptor& descriptor, const kv::RankBox& box, kv::TokenR
             std::uint64_t& left, State& state, kv::Binding& binding) {
   ISTHMUS_TRY(const kv::Layout layout, descriptor.layout(box.group, box.rank));
   const std::uint32_t block_tokens = layout.extents().block_tokens;
-  const Table table = table_of(tokens, block_tokens);
-  binding.first_position = table.first_position;
+  // In the rank's own numbers of its positions.
+  const Table table = table_of({box.tokens_below(tokens.begin), box.tokens_below(tokens.end)}, block_tokens);
+  binding.first_position = box.token_at(table.first_number);
   binding.valid = tokens;
   if (block_tokens != 0) {
     binding.blocks.resize(table.entries);
@@ -103,6 +104,22 @@ std::uint32_t element_of(std::uint64_t hash, kv::Format format, bool is_code) {
   }
 }
 
+// A number for each token group of a section, the same whichever ranks share the tile's tokens out.
+std::vector<std::uint64_t> tokens_of(const transform::Plan& plan, const transform::Chunk& chunk,
+                                     const transform::Section& section) {
+  const kv::DecodeForm& form = plan.wire().groups[chunk.group][section.component].form;
+  const std::uint64_t span = section.part == form.component ? 1 : form.granule_tokens;
+  const std::uint64_t begin = chunk.box.tokens.begin;
+  const std::uint64_t first =
+      std::max(plan.product().groups[chunk.group].token_begin, begin - begin % transform::kTileTokens);
+  std::vector<std::uint64_t> tokens;
+  for (const kv::TokenRange& run : chunk.runs) {
+    for (std::uint64_t at = run.begin; at < run.end; at += span)
+      tokens.push_back(first + (begin + at - first) / span);
+  }
+  return tokens;
+}
+
 // Elements depend on part, layer, head, position and seed alone: not on ranks or chunks.
 void fill_body(const transform::Plan& plan, const transform::Chunk& chunk, std::uint64_t seed,
                std::span<std::byte> body, std::vector<Digest128>& tiles) {
@@ -116,14 +133,16 @@ void fill_body(const transform::Plan& plan, const transform::Chunk& chunk, std::
       const std::uint64_t part = digest64(bytes_of(key.part));
       const std::uint64_t row = mix(mix(mix(seed + part) + key.group * 4096 + key.layer) + key.head);
       const auto tile = body.subspan(section.offset + h * section.head_bytes, section.head_bytes);
-      const std::uint64_t first = key.tokens.begin * section.units;  // A group of tokens counts as its first.
-      const std::uint64_t elements = tile.size() * 8 / bits;
-      for (std::uint64_t i = 0; i < elements; ++i) {
-        const std::uint32_t value = element_of(mix(row + first + i), section.format, is_code);
-        if (bits == 4) {
-          tile[i / 2] |= std::byte{static_cast<unsigned char>((value & 0xf) << (i % 2 * 4))};
-        } else {
-          std::memcpy(&tile[i * bits / 8], &value, bits / 8);
+      std::uint64_t i = 0;
+      for (const std::uint64_t token : tokens_of(plan, chunk, section)) {
+        for (std::uint32_t unit = 0; unit < section.units; ++unit, ++i) {
+          const std::uint32_t value =
+              element_of(mix(row + token * section.units + unit), section.format, is_code);
+          if (bits == 4) {
+            tile[i / 2] |= std::byte{static_cast<unsigned char>((value & 0xf) << (i % 2 * 4))};
+          } else {
+            std::memcpy(&tile[i * bits / 8], &value, bits / 8);
+          }
         }
       }
       tiles.push_back(digest128(std::span<const std::byte>(tile)));
@@ -198,7 +217,15 @@ Result<Digest128> save(const State& state, WriteAll write, const Progress& progr
 Result<kv::Descriptor> stored_as(const kv::Descriptor& descriptor, const kv::Storage& storage,
                                  std::uint32_t block_tokens, transform::Degrees degrees) {
   kv::Descriptor made = descriptor;
+  const auto keeps = [&](const kv::LayerGroup& group) {
+    return std::ranges::all_of(group.components, [&](const kv::Component& component) {
+      return std::ranges::find(storage.forms, component.name, &kv::DecodeForm::component) !=
+             storage.forms.end();
+    });
+  };
+  const bool keeps_any = std::ranges::any_of(made.groups, keeps);
   for (std::size_t g = 0; g < made.groups.size(); ++g) {
+    if (keeps_any && !keeps(made.groups[g])) continue;
     for (kv::Component& component : made.groups[g].components) {
       std::erase_if(component.value_transforms,
                     [](const std::string& one) { return !one.starts_with("rope:"); });

@@ -35,7 +35,8 @@ Result<State> load(Reader& reader, const Progress& progress = {});
 Result<Digest128> save(const State& state, WriteAll write, const Progress& progress = {});
 
 // The same state as another storage keeps it: transforms of the old storage but rope taken off, the new one's
-// put on. `block_tokens` 0 is the storage's usual block. Errors: those of kv::represent, split_ranks,
+// put on. Groups of other components than the storage's (a hybrid model's recurrent states) stay as they are
+// stored. `block_tokens` 0 is the storage's usual block. Errors: those of kv::represent, split_ranks,
 // validate.
 Result<kv::Descriptor> stored_as(const kv::Descriptor& descriptor, const kv::Storage& storage,
                                  std::uint32_t block_tokens, transform::Degrees degrees);

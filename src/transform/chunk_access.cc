@@ -37,6 +37,7 @@ Result<ChunkAccess::Group> ChunkAccess::make_group(const kv::Descriptor& descrip
   Group made;
   ISTHMUS_TRY(made.box, rank_box(descriptor, group, rank));
   ISTHMUS_TRY(const kv::Layout layout, descriptor.layout(group, rank));
+  made.has_token_axis = descriptor.groups[group].attention != kv::AttentionKind::kRecurrent;
   made.block_tokens = layout.extents().block_tokens;
   const std::vector<kv::Component>& components = descriptor.groups[group].components;
   const std::vector<kv::DecodeForm>& forms = descriptor.representation[group].forms;
@@ -89,6 +90,7 @@ Result<ChunkAccess> ChunkAccess::make(const Plan& plan, const kv::Descriptor& de
   }
   access.places_.reserve(places);
   for (auto* tokens : {&access.blocks_, &access.slots_, &access.sorted_blocks_}) tokens->reserve(kTileTokens);
+  access.rows_.reserve(kTileTokens);
   return access;
 }
 
@@ -97,7 +99,7 @@ Status ChunkAccess::bind(const Chunk& chunk, const kv::Binding& binding) {
   group_ = chunk.group;
   box_ = chunk.box;
   Group& group = groups_[group_];
-  ISTHMUS_TRY(place_tokens(group, box_.tokens, binding));
+  ISTHMUS_TRY(place_tokens(group, chunk, binding));
   std::fill(group.tabulated.begin(), group.tabulated.end(), kStale);
   places_.clear();
   for (std::uint32_t layer = box_.layer_begin; layer < box_.layer_end; ++layer) {
@@ -118,6 +120,15 @@ Status ChunkAccess::check_chunk(const Chunk& chunk, const kv::Binding& binding) 
                  fmt::format("chunk {} (layers [{}, {}), heads [{}, {})) isn't on rank {}", chunk.index,
                              box.layer_begin, box.layer_end, box.head_begin, box.head_end, rank.rank)};
   }
+  if (!rank.has_token(box.tokens.begin)) {
+    return Error{Code::kInvalidArgument, fmt::format("chunk {} (tokens from {} on) isn't on rank {} ({})",
+                                                     chunk.index, box.tokens.begin, rank.rank, rank.text())};
+  }
+  if (!groups_[chunk.group].has_token_axis && binding.valid != box.tokens) {
+    return Error{Code::kInvalidArgument,
+                 fmt::format("chunk {} is the state after {} tokens exactly; bound is the one after {}",
+                             chunk.index, box.tokens.end, binding.valid.end)};
+  }
   if (!binding.valid.contains(box.tokens) || box.tokens.begin < binding.first_position) {
     return Error{Code::kInvalidArgument,
                  fmt::format("chunk {} needs tokens [{}, {}), the binding holds [{}, {}) from position {}",
@@ -127,48 +138,66 @@ Status ChunkAccess::check_chunk(const Chunk& chunk, const kv::Binding& binding) 
   return ok_status();
 }
 
-Status ChunkAccess::place_tokens(const Group& group, const kv::TokenRange& tokens,
-                                 const kv::Binding& binding) {
-  const std::uint64_t first = tokens.begin - binding.first_position;
+Status ChunkAccess::place_tokens(const Group& group, const Chunk& chunk, const kv::Binding& binding) {
+  const std::uint64_t before = group.box.tokens_below(binding.first_position);
   blocks_.clear();
   slots_.clear();
-  if (binding.first_row > std::numeric_limits<std::uint64_t>::max() - first - kTileTokens) {
-    return Error{Code::kInvalidArgument, fmt::format("first row {} is out of range", binding.first_row)};
-  }
-  first_row_ = binding.first_row + first;
+  rows_.clear();
+  sorted_blocks_.clear();
+  last_entry_ = std::numeric_limits<std::uint64_t>::max();
+  token_count_ = chunk.token_count;
   const bool paged =
       std::any_of(group.parts.begin(), group.parts.end(), [](const auto& part) { return part.paged(); });
+  // The rank's numbers of a run's tokens follow each other.
+  for (const kv::TokenRange& run : chunk.runs) {
+    const std::uint64_t position = chunk.box.tokens.begin + run.begin;
+    const std::uint64_t first = group.box.tokens_below(position) - before;
+    if (paged) {
+      ISTHMUS_TRY(place_in_blocks(group, first, run.size(), binding));
+      continue;
+    }
+    if (binding.first_row > std::numeric_limits<std::uint64_t>::max() - first - kTileTokens) {
+      return Error{Code::kInvalidArgument, fmt::format("first row {} is out of range", binding.first_row)};
+    }
+    for (std::uint64_t token = 0; token < run.size(); ++token)
+      rows_.push_back(binding.first_row + first + token);
+  }
   if (!paged) return ok_status();
-  const std::uint64_t last_entry = (first + tokens.size() - 1) / group.block_tokens;
-  if (last_entry >= binding.blocks.size()) {
+  // Scales that span tokens belong to whole groups of slots.
+  if (slots_.front() % group.granule_tokens != 0) {
+    return Error{Code::kInvalidArgument,
+                 fmt::format("position {} is slot {} of its block and doesn't begin a group of {} tokens",
+                             chunk.box.tokens.begin, slots_.front(), group.granule_tokens)};
+  }
+  return check_distinct_blocks();
+}
+
+// `first` counts from the rank's token that the table begins with.
+Status ChunkAccess::place_in_blocks(const Group& group, std::uint64_t first, std::uint64_t count,
+                                    const kv::Binding& binding) {
+  if ((first + count - 1) / group.block_tokens >= binding.blocks.size()) {
+    const std::uint64_t held = binding.blocks.size() * std::uint64_t{group.block_tokens};
+    const std::uint64_t begin = group.box.tokens_below(binding.first_position);
     return Error{Code::kInvalidArgument,
                  fmt::format("position {} needs block table entry {}, the table has {}",
-                             binding.first_position + binding.blocks.size() * group.block_tokens,
-                             binding.blocks.size(), binding.blocks.size())};
+                             group.box.token_at(begin + std::max(first, held)),
+                             std::max(first, held) / group.block_tokens, binding.blocks.size())};
   }
   std::uint64_t entry = first / group.block_tokens;
   auto slot = static_cast<std::uint32_t>(first % group.block_tokens);
-  for (std::uint64_t token = 0; token < tokens.size(); ++token) {
+  for (std::uint64_t token = 0; token < count; ++token) {
+    if (entry != last_entry_) sorted_blocks_.push_back(binding.blocks[entry]);
+    last_entry_ = entry;
     blocks_.push_back(binding.blocks[entry]);
     slots_.push_back(slot);
     if (++slot < group.block_tokens) continue;
     slot = 0;
     ++entry;
   }
-  // Scales that span tokens belong to whole groups of slots.
-  if (slots_.front() % group.granule_tokens != 0) {
-    return Error{Code::kInvalidArgument,
-                 fmt::format("position {} is slot {} of its block and doesn't begin a group of {} tokens",
-                             tokens.begin, slots_.front(), group.granule_tokens)};
-  }
-  return check_distinct_blocks();
+  return ok_status();
 }
 
 Status ChunkAccess::check_distinct_blocks() {
-  sorted_blocks_.clear();
-  for (std::size_t token = 0; token < blocks_.size(); ++token) {
-    if (token == 0 || slots_[token] == 0) sorted_blocks_.push_back(blocks_[token]);
-  }
   std::sort(sorted_blocks_.begin(), sorted_blocks_.end());
   const auto twice = std::adjacent_find(sorted_blocks_.begin(), sorted_blocks_.end());
   if (twice == sorted_blocks_.end()) return ok_status();
@@ -215,14 +244,14 @@ Status ChunkAccess::check_tokens(const PartAddress& part, const kv::RegionMemory
     return Error{Code::kInvalidArgument, fmt::format("block {} isn't among the {} blocks of region {}",
                                                      highest, extent, memory.region)};
   }
-  const std::uint64_t last = first_row_ + box_.tokens.size() - 1;
+  const std::uint64_t last = rows_.back();
   if (last < extent) return ok_status();
   return Error{Code::kInvalidArgument,
                fmt::format("row {} isn't among the {} rows of region {}", last, extent, memory.region)};
 }
 
 TokenPlaces ChunkAccess::places() const {
-  return {blocks_, slots_, first_row_, box_.tokens.size()};
+  return {blocks_, slots_, rows_, token_count_};
 }
 
 void ChunkAccess::tabulate(Group& group, std::size_t part, std::uint64_t open_extent) {

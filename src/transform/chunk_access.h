@@ -47,6 +47,7 @@ class ChunkAccess {
  private:
   struct Group {
     kv::RankBox box;
+    bool has_token_axis = true;
     std::uint32_t block_tokens = 0;
     std::vector<ComponentStorage> components;
     std::vector<PartAddress> parts;
@@ -61,7 +62,9 @@ class ChunkAccess {
 
   static Result<Group> make_group(const kv::Descriptor& descriptor, std::uint32_t group, std::uint32_t rank);
   Status check_chunk(const Chunk& chunk, const kv::Binding& binding) const;
-  Status place_tokens(const Group& group, const kv::TokenRange& tokens, const kv::Binding& binding);
+  Status place_tokens(const Group& group, const Chunk& chunk, const kv::Binding& binding);
+  Status place_in_blocks(const Group& group, std::uint64_t first, std::uint64_t count,
+                         const kv::Binding& binding);
   Status check_distinct_blocks();
   Status bind_part(Group& group, std::size_t part, std::uint32_t layer, const kv::Binding& binding);
   Status check_tokens(const PartAddress& part, const kv::RegionMemory& memory) const;
@@ -74,7 +77,8 @@ class ChunkAccess {
   std::uint32_t group_ = 0;
   kv::Box box_;
   std::vector<std::uint32_t> blocks_, slots_, sorted_blocks_;
-  std::uint64_t first_row_ = 0;
+  std::vector<std::uint64_t> rows_;
+  std::uint64_t token_count_ = 0, last_entry_ = 0;
   std::uint32_t rank_ = 0;
   std::vector<Place> places_;  // [layer of the chunk][part].
 };

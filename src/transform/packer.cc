@@ -102,7 +102,7 @@ Status Packer::State::pack_component(const Chunk& chunk, std::size_t section, st
     if (step.converter) {
       const RowArrays to{tile_at(0), wire.size() > 1 ? tile_at(1) : nullptr,
                          wire.size() > 2 ? tile_at(2) : nullptr};
-      Status done = step.converter->convert(chunk.box.tokens.size(), scratch.rows(storage.parts.size()), to);
+      Status done = step.converter->convert(chunk.token_count, scratch.rows(storage.parts.size()), to);
       if (!done.ok()) {
         return std::move(done).with_context(plan->tile_text(chunk, section * heads + h));
       }

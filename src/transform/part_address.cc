@@ -172,7 +172,7 @@ void PartAddress::tabulate_blocks(const TokenPlaces& places) {
 
 void PartAddress::tabulate_rows(const TokenPlaces& places) {
   for (std::size_t token = 0; token < token_bits_.size(); ++token) {
-    token_bits_[token] = sum(kv::Axis::kToken, places.first_row + token);
+    token_bits_[token] = sum(kv::Axis::kToken, places.rows[token]);
   }
 }
 

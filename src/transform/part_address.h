@@ -17,7 +17,7 @@ namespace isthmus::transform {
 struct TokenPlaces {
   std::span<const std::uint32_t> blocks;  // Physical block of each token; empty for rows.
   std::span<const std::uint32_t> slots;   // Slot in its block; that of the first token begins a token group.
-  std::uint64_t first_row = 0;            // Row of the first token; the others follow.
+  std::span<const std::uint64_t> rows;    // Row of each token; empty for blocks.
   std::uint64_t tokens = 0;
 };
 

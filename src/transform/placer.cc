@@ -189,7 +189,7 @@ Status Placer::State::place_component(const Turn& turn, std::span<const std::byt
       return body.data() + sections[part].offset + h * sections[part].head_bytes;
     };
     if (step.forward) {
-      Status done = step.forward->convert(chunk.box.tokens.size(),
+      Status done = step.forward->convert(chunk.token_count,
                                           {tile_at(0), sections.size() > 1 ? tile_at(1) : nullptr,
                                            sections.size() > 2 ? tile_at(2) : nullptr},
                                           target.rows(step.target_parts));
@@ -197,7 +197,7 @@ Status Placer::State::place_component(const Turn& turn, std::span<const std::byt
     }
     for (std::size_t part = 0; part < step.target_parts; ++part) {
       const std::byte* tile = step.forward ? target.part(part) : tile_at(part);
-      const std::uint64_t bytes = storage.parts[part].tile_bytes(chunk.box.tokens.size());
+      const std::uint64_t bytes = storage.parts[part].tile_bytes(chunk.token_count);
       if (!exact) {
         stored[turn.stored_at + part * heads + h] = step.forward
                                                         ? digest128(std::span<const std::byte>(tile, bytes))
@@ -219,7 +219,7 @@ Status check_blocks(const kv::Binding& binding) {
 std::span<const std::byte> Placer::State::read(const Turn& turn, std::size_t part, std::uint32_t h) {
   const ComponentStorage& storage = access.components(turn.chunk.group)[turn.component];
   access.gather(layer_of(turn), storage.first_part + part, turn.chunk.box.head_begin + h, target.part(part));
-  return {target.part(part), storage.parts[part].tile_bytes(turn.chunk.box.tokens.size())};
+  return {target.part(part), storage.parts[part].tile_bytes(turn.chunk.token_count)};
 }
 
 Status Placer::State::verify_exact(const Turn& turn, std::span<const Digest128> tiles) {
@@ -233,7 +233,7 @@ Status Placer::State::verify_exact(const Turn& turn, std::span<const Digest128> 
     if (step.inverse) {
       // An exact embedding has codes only. A value that isn't one of the wire's would be rounded to a
       // neighbour on the way back, so the tile is led forward again and must come out the same.
-      const std::uint64_t rows = chunk.box.tokens.size();
+      const std::uint64_t rows = chunk.token_count;
       Status back = step.inverse->convert(rows, target.rows(1), wire.rows(1));
       if (back.ok()) back = step.forward->convert(rows, wire.rows(1), target2.rows(1));
       if (!back.ok()) return std::move(back).with_context(plan->tile_text(chunk, first_tile));

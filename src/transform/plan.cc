@@ -43,10 +43,7 @@ Result<std::uint32_t> common_heads(const kv::LayerGroup& group, std::uint32_t in
   if (group.layers.empty() || group.components.empty()) {
     return Error{Code::kInvalidArgument, fmt::format("group {} has no layers or no components", index)};
   }
-  if (group.attention == kv::AttentionKind::kRecurrent) {
-    return Error{Code::kUnsupported,
-                 fmt::format("group {} is a recurrent state, which has no tokens to cut", index)};
-  }
+  const bool has_tokens = group.attention != kv::AttentionKind::kRecurrent;
   const kv::Component& first = group.components.front();
   for (const kv::Component& component : group.components) {
     if (component.heads > kHeadsMax || component.dim > kDimMax) {
@@ -54,13 +51,13 @@ Result<std::uint32_t> common_heads(const kv::LayerGroup& group, std::uint32_t in
                    fmt::format("group {}: component {} has {} heads of {} elements; at most {} of {}", index,
                                component.name, component.heads, component.dim, kHeadsMax, kDimMax)};
     }
-    if (!component.has_token_axis || component.heads != first.heads || component.heads == 0) {
+    if (component.has_token_axis != has_tokens || component.heads != first.heads || component.heads == 0) {
       return Error{
           Code::kUnsupported,
-          fmt::format("group {}: component {} has {} heads{}, {} has {}; all need the same heads and a "
-                      "token axis",
-                      index, component.name, component.heads,
-                      component.has_token_axis ? "" : " and no token axis", first.name, first.heads)};
+          fmt::format("group {}: component {} has {} heads and {} token axis, {} has {} heads in a {} "
+                      "group",
+                      index, component.name, component.heads, component.has_token_axis ? "a" : "no",
+                      first.name, first.heads, kv::name(group.attention))};
     }
   }
   return first.heads;
@@ -132,8 +129,9 @@ class PlanBuilder {
     plan_.tokens_ = tokens;
     for (std::uint32_t group = 0; group < source_.groups.size(); ++group) ISTHMUS_TRY(add_group(group));
     ISTHMUS_TRY(add_tiles());
+    for (std::uint32_t group = 0; group < source_.groups.size(); ++group) ISTHMUS_TRY(cut_tokens(group));
     ISTHMUS_TRY(prove(plan_.product_, source_, target_, tokens));
-    for (const kv::TokenRange& tile : plan_.product_.tiles) ISTHMUS_TRY(place_tile(tile));
+    for (std::size_t tile = 0; tile < plan_.product_.tiles.size(); ++tile) ISTHMUS_TRY(place_tile(tile));
     const EndDigests ends = digests ? *digests : EndDigests{source_.digest(), target_.digest()};
     plan_.digest_ = digest_of(ends);
     return std::move(plan_);
@@ -177,46 +175,87 @@ class PlanBuilder {
     return ok_status();
   }
 
+  Status cut_tokens(std::uint32_t index) {
+    std::vector<kv::RankBox> stripes = stripes_of(source_, target_, index);
+    if (stripes.empty()) return ok_status();
+    Product::Group& group = plan_.product_.groups[index];
+    TokenCutter cutter(std::move(stripes));
+    std::map<TokenPattern, std::uint32_t> known;
+    std::uint64_t cuts = 0;
+    for (const kv::TokenRange& tile : plan_.product_.tiles) {
+      const kv::TokenRange tokens = Product::tokens_of(group, tile);
+      ISTHMUS_TRY(TokenPattern pattern, cutter.cut(tokens));
+      cuts += pattern.size();
+      if (cuts > kChunksMax) return too_many_chunks();
+      const auto [at, is_new] = known.try_emplace(pattern, static_cast<std::uint32_t>(group.patterns.size()));
+      if (is_new) group.patterns.push_back(std::move(pattern));
+      group.tile_patterns.push_back(at->second);
+    }
+    return ok_status();
+  }
+
   // Token tiles are outermost, so that what the producer has finished is always the first chunks.
-  Status place_tile(kv::TokenRange tile) {
-    sizes_.clear();
-    for (const Product::Group& group : plan_.product_.groups)
-      sizes_.push_back(tile.end - std::min(std::max(tile.begin, group.token_begin), tile.end));
-    const auto alike = std::find_if(plan_.classes_.begin(), plan_.classes_.end(),
-                                    [this](const Plan::TileClass& one) { return one.tokens == sizes_; });
-    const auto index = static_cast<std::uint32_t>(alike - plan_.classes_.begin());
-    if (alike == plan_.classes_.end()) ISTHMUS_TRY(add_class());
-    const Plan::TileClass& tile_class = plan_.classes_[index];
+  Status place_tile(std::size_t index) {
+    const kv::TokenRange tile = plan_.product_.tiles[index];
+    std::pair<std::vector<std::uint64_t>, std::vector<std::uint32_t>> shape;
+    for (const Product::Group& group : plan_.product_.groups) {
+      shape.first.push_back(Product::tokens_of(group, tile).size());
+      shape.second.push_back(group.patterns.empty() ? 0 : group.tile_patterns[index]);
+    }
+    const auto [at, is_new] =
+        known_classes_.try_emplace(std::move(shape), static_cast<std::uint32_t>(plan_.classes_.size()));
+    if (is_new) ISTHMUS_TRY(add_class(at->first.first, at->first.second));
+    const Plan::TileClass& tile_class = plan_.classes_[at->second];
     if (tile_class.chunks > kChunksMax - plan_.chunk_count_) return too_many_chunks();
-    plan_.tiles_.push_back({tile, plan_.chunk_count_, index});
+    plan_.tiles_.push_back({tile, plan_.chunk_count_, at->second});
     plan_.chunk_count_ += tile_class.chunks;
     plan_.total_bytes_ += tile_class.bytes;
     return ok_status();
   }
 
-  Status add_class() {
+  Status add_class(const std::vector<std::uint64_t>& tokens, const std::vector<std::uint32_t>& patterns) {
     Plan::TileClass made;
-    made.tokens = sizes_;
+    made.tokens = tokens;
+    made.patterns = patterns;
     for (std::uint32_t g = 0; g < plan_.product_.groups.size(); ++g) {
-      if (made.tokens[g] == 0) continue;
+      if (tokens[g] == 0) continue;
       const Product::Group& cuts = plan_.product_.groups[g];
-      for (std::size_t l = 0; l + 1 < cuts.layers.size(); ++l) {
-        for (std::size_t h = 0; h + 1 < cuts.heads.size(); ++h) {
-          ISTHMUS_TRY(add_piece(made, {.group = g,
-                                       .layer_begin = cuts.layers[l],
-                                       .layer_end = cuts.layers[l + 1],
-                                       .head_begin = cuts.heads[h],
-                                       .head_end = cuts.heads[h + 1]}));
-        }
+      if (cuts.patterns.empty()) {
+        ISTHMUS_TRY(add_pieces(made, g, {.runs = {{0, tokens[g]}}}));
+      } else {
+        for (const TokenCut& cut : cuts.patterns[patterns[g]]) ISTHMUS_TRY(add_pieces(made, g, cut));
       }
     }
     plan_.classes_.push_back(std::move(made));
     return ok_status();
   }
 
+  Status add_pieces(Plan::TileClass& tile, std::uint32_t group, const TokenCut& cut) {
+    const Product::Group& cuts = plan_.product_.groups[group];
+    Plan::Tokens tokens{.first = cut.runs.front().begin,
+                        .count = cut.tokens(),
+                        .end = cut.runs.back().end,
+                        .runs = cut.runs,
+                        .is_tile = cut.runs.front() == kv::TokenRange{0, tile.tokens[group]}};
+    for (kv::TokenRange& run : tokens.runs) run = {run.begin - tokens.first, run.end - tokens.first};
+    const auto index = static_cast<std::uint32_t>(plan_.tokens_of_pieces_.size());
+    plan_.tokens_of_pieces_.push_back(std::move(tokens));
+    for (std::size_t l = 0; l + 1 < cuts.layers.size(); ++l) {
+      for (std::size_t h = 0; h + 1 < cuts.heads.size(); ++h) {
+        ISTHMUS_TRY(add_piece(tile, {.group = group,
+                                     .tokens = index,
+                                     .layer_begin = cuts.layers[l],
+                                     .layer_end = cuts.layers[l + 1],
+                                     .head_begin = cuts.heads[h],
+                                     .head_end = cuts.heads[h + 1]}));
+      }
+    }
+    return ok_status();
+  }
+
   // Heads are innermost: a source whose rows hold all heads is read in order.
   Status add_piece(Plan::TileClass& tile, Plan::Piece piece) {
-    const std::uint64_t tokens = tile.tokens[piece.group];
+    const std::uint64_t tokens = plan_.tokens_of_pieces_[piece.tokens].count;
     const std::uint32_t layers = piece.layer_end - piece.layer_begin;
     const std::uint32_t heads = piece.head_end - piece.head_begin;
     const auto fitting = [](std::uint64_t one, std::uint32_t of) {
@@ -297,9 +336,16 @@ class PlanBuilder {
       fmt::format_to(out, "tile {} {} {}\n", tile.tokens.begin, tile.tokens.end, tile.first_chunk);
     for (const Plan::TileClass& tile : plan_.classes_) {
       for (const Plan::Piece& piece : tile.pieces) {
-        fmt::format_to(out, "piece {} {} {} {} {} {} {} {} {}\n", tile.tokens[piece.group], piece.group,
-                       piece.layer_begin, piece.layer_end, piece.head_begin, piece.head_end, piece.layers,
-                       piece.heads, piece.layers * plan_.sections_[piece.whole].layer_bytes);
+        const Plan::Tokens& tokens = plan_.tokens_of_pieces_[piece.tokens];
+        fmt::format_to(out, "piece {} {} {} {} {} {} {} {} {}", tokens.count, piece.group, piece.layer_begin,
+                       piece.layer_end, piece.head_begin, piece.head_end, piece.layers, piece.heads,
+                       piece.layers * plan_.sections_[piece.whole].layer_bytes);
+        if (!tokens.is_tile) {
+          fmt::format_to(out, " runs");
+          for (const kv::TokenRange& run : tokens.runs)
+            fmt::format_to(out, " {} {}", tokens.first + run.begin, tokens.first + run.end);
+        }
+        text.push_back('\n');
       }
     }
     return digest128(std::string_view(text.data(), text.size()));
@@ -309,7 +355,8 @@ class PlanBuilder {
   const kv::Descriptor& target_;
   Plan plan_;
   std::vector<GroupParts> parts_;
-  std::vector<std::uint64_t> sizes_;  // Of the tile at hand, by group.
+  // By tokens and pattern of each group.
+  std::map<std::pair<std::vector<std::uint64_t>, std::vector<std::uint32_t>>, std::uint32_t> known_classes_;
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>, std::uint32_t> known_sections_;
 };
 
@@ -342,7 +389,11 @@ Chunk Plan::chunk(std::uint32_t index) const {
   chunk.box.layer_end = std::min(chunk.box.layer_begin + piece.layers, piece.layer_end);
   chunk.box.head_begin = piece.head_begin + head_run * piece.heads;
   chunk.box.head_end = chunk.box.head_begin + sections.heads;
-  chunk.box.tokens = {tile.tokens.end - sections.tokens, tile.tokens.end};
+  const Tokens& tokens = tokens_of_pieces_[piece.tokens];
+  const std::uint64_t first = tile.tokens.end - cuts.tokens[piece.group];
+  chunk.box.tokens = {first + tokens.first, first + tokens.end};
+  chunk.runs = tokens.runs;
+  chunk.token_count = tokens.count;
   const std::uint32_t layers = chunk.box.layer_end - chunk.box.layer_begin;
   chunk.sections = std::span(sections.list).first(std::size_t{layers} * sections.parts);
   chunk.body_bytes = layers * sections.layer_bytes;

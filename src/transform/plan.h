@@ -50,6 +50,10 @@ struct Chunk {
   kv::Box box;                        // Inside one token tile.
   std::span<const Section> sections;  // By layer, component, part (codes, scale, zero); the plan's.
   std::uint64_t body_bytes = 0;
+  // What the chunk has of box.tokens, first and last among them: all of them in one run, unless ranks deal
+  // out positions. Runs ascend and count from box.tokens.begin; the plan's.
+  std::span<const kv::TokenRange> runs;
+  std::uint64_t token_count = 0;
   // One tile digest per (section, head), in that order.
   std::uint64_t tile_count() const;
 };
@@ -73,9 +77,8 @@ struct EndDigests {
 class Plan {
  public:
   // `tokens`: the range that moves. Errors: incompatible (verdict is a reject), invalid_argument (empty
-  // range, one that begins inside a token group of either end's scales, or the proof fails), unsupported (a
-  // state without a token axis), exhausted (more than kChunksMax chunks). `digests` from a caller who
-  // has them spares most of a small plan's time.
+  // range, one that begins inside a token group of either end's scales, or the proof fails), exhausted (more
+  // than kChunksMax chunks). `digests` from a caller who has them spares most of a small plan's time.
   static Result<Plan> make(const kv::Descriptor& source, const kv::Descriptor& target,
                            const kv::Verdict& verdict, kv::TokenRange tokens,
                            const std::optional<EndDigests>& digests = std::nullopt);
@@ -113,18 +116,27 @@ class Plan {
     std::uint32_t parts = 0;  // Of one layer.
     std::vector<Section> list;
   };
-  // One layer piece and head piece in a tile of some size, cut into runs of layers or, below one, of heads.
+  // Tokens of a group that a tile has together.
+  struct Tokens {
+    std::uint64_t first = 0, count = 0;  // The first counts from the group's first in the tile.
+    std::uint64_t end = 0;               // Of the last run, counted likewise.
+    std::vector<kv::TokenRange> runs;    // Counted from the first.
+    bool is_tile = true;                 // All that the group has there.
+  };
+  // One layer piece and head piece of such tokens, cut into runs of layers or, below one, of heads.
   struct Piece {
     std::uint32_t group = 0;
+    std::uint32_t tokens = 0;  // Index into tokens_of_pieces_.
     std::uint32_t layer_begin = 0, layer_end = 0, head_begin = 0, head_end = 0;
     std::uint32_t layers = 0, heads = 0;  // Of a chunk; the last ones have what is left.
     std::uint32_t head_chunks = 0;
     std::uint32_t first_chunk = 0;      // Within the tile.
     std::uint32_t whole = 0, rest = 0;  // Indices into sections_, of `heads` heads and of the last ones.
   };
-  // Tiles in which each group has as many tokens are cut alike.
+  // Tiles in which each group has as many tokens, cut by the same pattern, are cut alike.
   struct TileClass {
-    std::vector<std::uint64_t> tokens;  // By group; 0 for one that has none there.
+    std::vector<std::uint64_t> tokens;    // By group; 0 for one that has none there.
+    std::vector<std::uint32_t> patterns;  // By group; 0 for one that isn't cut.
     std::vector<Piece> pieces;
     std::uint32_t chunks = 0;
     std::uint64_t bytes = 0;
@@ -139,6 +151,7 @@ class Plan {
   kv::TokenRange tokens_;
   Product product_;
   std::vector<Sections> sections_;
+  std::vector<Tokens> tokens_of_pieces_;
   std::vector<TileClass> classes_;
   std::vector<Tile> tiles_;
   std::vector<std::vector<std::uint32_t>> group_layers_;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -113,11 +114,108 @@ class Held {
   std::vector<bool> seen_;
 };
 
+// Every rank of one end holds a cut whole or nothing of it; the answer says which do, in the partition's
+// order.
+Result<std::vector<bool>> holders_of(const TokenCut& cut, kv::TokenRange tokens, const kv::Descriptor& end,
+                                     std::string_view name, std::uint32_t group) {
+  std::vector<bool> holders;
+  for (const kv::RankBox& rank : end.partition) {
+    if (rank.group != group) continue;
+    holders.push_back(rank.has_token(tokens.begin + cut.runs.front().begin));
+    for (const kv::TokenRange& run : cut.runs) {
+      const kv::TokenRange at{tokens.begin + run.begin, tokens.begin + run.end};
+      const std::uint64_t held = rank.tokens_below(at.end) - rank.tokens_below(at.begin);
+      if (held == (holders.back() ? at.size() : 0)) continue;
+      return refuse(fmt::format("group {}, tokens [{}, {}): aren't inside one rank of the {}; rank {} has {}",
+                                group, at.begin, at.end, name, rank.rank, rank.text()));
+    }
+  }
+  return holders;
+}
+
+// The cuts of one tile have each of its tokens once.
+Status check_pattern(const TokenPattern& pattern, kv::TokenRange tokens, std::uint32_t group) {
+  std::vector<kv::TokenRange> runs;
+  for (const TokenCut& cut : pattern) {
+    if (cut.runs.empty())
+      return refuse(fmt::format("group {}, tokens [{}, {}): an empty cut", group, tokens.begin, tokens.end));
+    for (std::size_t i = 0; i < cut.runs.size(); ++i) {
+      const kv::TokenRange& run = cut.runs[i];
+      if (run.begin < run.end && (i == 0 || cut.runs[i - 1].end < run.begin)) continue;
+      return refuse(fmt::format("group {}: run [{}, {}) of the tokens from {} on is empty or out of order",
+                                group, run.begin, run.end, tokens.begin));
+    }
+    runs.insert(runs.end(), cut.runs.begin(), cut.runs.end());
+  }
+  std::sort(runs.begin(), runs.end());
+  std::uint64_t at = 0;
+  for (const kv::TokenRange& run : runs) {
+    if (run.begin != at) {
+      return refuse(
+          fmt::format("group {}: {} tokens [{}, {})", group, run.begin > at ? "no cut has" : "two cuts have",
+                      tokens.begin + std::min(at, run.begin), tokens.begin + std::max(at, run.begin)));
+    }
+    at = run.end;
+  }
+  if (at == tokens.size()) return ok_status();
+  return refuse(fmt::format("group {}: the cuts of tokens [{}, {}) end at {}", group, tokens.begin,
+                            tokens.end, tokens.begin + at));
+}
+
+// Layers and heads on some of one end's ranks: `members` in the partition's order, all if null.
+Status check_ranks(const Product::Group& cuts, std::uint32_t group, const kv::Descriptor& end,
+                   std::string_view name, const std::vector<bool>* members) {
+  Held held(cuts, group, name);
+  std::size_t next = 0;
+  for (const kv::RankBox& rank : end.partition) {
+    if (rank.group != group) continue;
+    if (members == nullptr || (*members)[next]) ISTHMUS_TRY(held.add(rank));
+    ++next;
+  }
+  return held.complete();
+}
+
+// Where ranks deal out positions, layers and heads must be held for each cut of the tokens.
+Status check_stripes(const Product& product, std::uint32_t group, const kv::Descriptor& end,
+                     std::string_view name) {
+  const Product::Group& cuts = product.groups[group];
+  std::set<std::vector<bool>> proved;
+  for (std::size_t tile = 0; tile < product.tiles.size(); ++tile) {
+    const kv::TokenRange tokens = Product::tokens_of(cuts, product.tiles[tile]);
+    for (const TokenCut& cut : cuts.patterns[cuts.tile_patterns[tile]]) {
+      ISTHMUS_TRY(std::vector<bool> members, holders_of(cut, tokens, end, name, group));
+      const auto [at, is_new] = proved.insert(std::move(members));
+      if (!is_new) continue;
+      Status held = check_ranks(cuts, group, end, name, &*at);
+      if (held.ok()) continue;
+      const std::uint64_t first = tokens.begin + cut.runs.front().begin;
+      return std::move(held).with_context(fmt::format("position {}", first));
+    }
+  }
+  return ok_status();
+}
+
+Status check_tokens(const Product& product, std::uint32_t group) {
+  const Product::Group& cuts = product.groups[group];
+  if (cuts.tile_patterns.size() != product.tiles.size()) {
+    return refuse(fmt::format("group {}: {} tiles are cut, there are {}", group, cuts.tile_patterns.size(),
+                              product.tiles.size()));
+  }
+  for (std::size_t tile = 0; tile < product.tiles.size(); ++tile) {
+    if (cuts.tile_patterns[tile] >= cuts.patterns.size())
+      return refuse(fmt::format("group {}: tile {} is cut by no pattern", group, tile));
+    ISTHMUS_TRY(check_pattern(cuts.patterns[cuts.tile_patterns[tile]],
+                              Product::tokens_of(cuts, product.tiles[tile]), group));
+  }
+  return ok_status();
+}
+
 }  // namespace
 
 std::uint64_t token_begin_of(const kv::Descriptor& source, const kv::Descriptor& target, std::uint32_t group,
                              kv::TokenRange tokens) {
   const kv::LayerGroup& wanted = source.groups[group];
+  if (wanted.attention == kv::AttentionKind::kRecurrent) return tokens.end - 1;
   if (wanted.attention != kv::AttentionKind::kSlidingWindow || tokens.end <= wanted.window)
     return tokens.begin;
   std::uint64_t granule = 1;
@@ -151,12 +249,15 @@ Status prove(const Product& product, const kv::Descriptor& source, const kv::Des
       return refuse(fmt::format("group {} is cut from token {}, wanted is [{}, {})", group, cuts.token_begin,
                                 begin, tokens.end));
     }
+    const bool is_striped = !stripes_of(source, target, group).empty();
+    if (is_striped) {
+      ISTHMUS_TRY(check_tokens(product, group));
+    } else if (!cuts.patterns.empty() || !cuts.tile_patterns.empty()) {
+      return refuse(fmt::format("group {}: tokens are cut, and each rank has all", group));
+    }
     for (const auto& [end, descriptor] : {std::pair{"source", &source}, std::pair{"target", &target}}) {
-      Held held(cuts, group, end);
-      for (const kv::RankBox& rank : descriptor->partition) {
-        if (rank.group == group) ISTHMUS_TRY(held.add(rank));
-      }
-      ISTHMUS_TRY(held.complete());
+      ISTHMUS_TRY(is_striped ? check_stripes(product, group, *descriptor, end)
+                             : check_ranks(cuts, group, *descriptor, end, nullptr));
     }
   }
   return ok_status();

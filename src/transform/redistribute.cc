@@ -18,7 +18,7 @@ bool holds(const kv::RankBox& rank, const Chunk& chunk) {
   const kv::Box& box = chunk.box;
   return rank.group == chunk.group && rank.layer_begin <= box.layer_begin &&
          box.layer_end <= rank.layer_end && rank.head_begin <= box.head_begin &&
-         box.head_end <= rank.head_end;
+         box.head_end <= rank.head_end && rank.has_token(box.tokens.begin);
 }
 
 std::vector<std::uint32_t> holders(const kv::Descriptor& descriptor, const Chunk& chunk, std::uint32_t data) {
@@ -31,7 +31,7 @@ std::vector<std::uint32_t> holders(const kv::Descriptor& descriptor, const Chunk
 }
 
 bool has_heads(const kv::LayerGroup& group) {
-  return group.attention == kv::AttentionKind::kFull || group.attention == kv::AttentionKind::kSlidingWindow;
+  return group.attention != kv::AttentionKind::kMla && group.attention != kv::AttentionKind::kSparseIndexed;
 }
 
 // One end's ranks with what reads or writes them.
@@ -69,8 +69,10 @@ Status check_tables(const Plan& plan, const kv::Descriptor& descriptor, std::spa
     for (const kv::RankBox& box : descriptor.partition) {
       if (box.rank != rank.rank || box.group >= rank.groups.size()) continue;
       const kv::Binding& binding = rank.groups[box.group];
-      const auto table = TokenTable::of(binding, descriptor.representation[box.group].block_tokens);
-      const kv::TokenRange tokens{plan.product().groups[box.group].token_begin, plan.tokens().end};
+      const auto table = TokenTable::of(binding, descriptor.representation[box.group].block_tokens, box);
+      const kv::TokenRange tokens{box.tokens_below(plan.product().groups[box.group].token_begin),
+                                  box.tokens_below(plan.tokens().end)};
+      if (tokens.size() == 0) continue;
       Status good = check_table(table, tokens);
       if (good.ok() && is_written) good = check_blocks(binding);
       if (!good.ok())

@@ -26,6 +26,26 @@ std::uint32_t bf16_bits(float value) {
   return kept + (up ? 1 : 0);
 }
 
+// e4m3fn: sign, four bits of exponent over -7, three of fraction; one NaN a sign.
+float small_float(std::uint32_t code) {
+  const auto exponent = static_cast<int>(code >> 3 & 15U), fraction = static_cast<int>(code & 7U);
+  ISTHMUS_CHECK((code & 0x7fU) != 0x7fU);
+  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -9)
+                                        : std::ldexp(static_cast<float>(8 + fraction), exponent - 10);
+  return (code & 0x80U) != 0 ? -magnitude : magnitude;
+}
+
+// The nearest code: all of them are tried, of two as near the even one is taken.
+std::uint32_t small_float_bits(float value) {
+  std::uint32_t best = 0;
+  for (std::uint32_t code = 1; code < 0x7f; ++code) {
+    const float here = std::abs(std::abs(value) - small_float(code)),
+                there = std::abs(std::abs(value) - small_float(best));
+    if (here < there || (here == there && code % 2 == 0)) best = code;
+  }
+  return best | (std::signbit(value) ? 0x80U : 0U);
+}
+
 float number(std::uint32_t code, kv::Format format) {
   switch (format) {
     case kv::Format::kI8:
@@ -33,6 +53,8 @@ float number(std::uint32_t code, kv::Format format) {
     case kv::Format::kU8:
     case kv::Format::kU4:
       return static_cast<float>(code);
+    case kv::Format::kE4m3fn:
+      return small_float(code);
     default:
       return to_float(code, format);
   }
@@ -135,6 +157,24 @@ void encode_q8_0(const TestRow& row, std::size_t at, TestCodes& out) {
   }
 }
 
+// "amax" with e4m3fn codes and f32 scales, and those codes plain.
+void encode_small_floats(const kv::DecodeForm& form, const TestRow& row, std::size_t at, TestCodes& out) {
+  const std::size_t granule = form.granule_dim == 0 ? row.size() : form.granule_dim;
+  for (std::size_t block = 0; block < row.size(); block += granule) {
+    float inverse = 1;
+    if (form.granule_dim != 0) {
+      float largest = 0;
+      for (std::size_t i = block; i < block + granule; ++i) largest = std::max(largest, std::abs(row[i]));
+      const float quotient = largest / 448.0F;
+      const float scale = quotient < std::ldexp(1.0F, -126) ? 1.0F : quotient;
+      out.scales.push_back(bits_of(scale));
+      inverse = 1.0F / scale;
+    }
+    for (std::size_t i = block; i < block + granule; ++i)
+      out.codes[at + i] = small_float_bits(row[i] * inverse);
+  }
+}
+
 void encode_q4_0(const TestRow& row, std::size_t at, TestCodes& out) {
   for (std::size_t block = 0; block < row.size(); block += 32) {
     float extreme = 0;
@@ -190,7 +230,9 @@ TestCodes test_encode(const kv::WireComponent& numbers, const std::vector<TestRo
   out.codes.resize(rows.size() * dim);
   if (form.recipe == "openvino.u8.by_channel") encode_channels(form, stored, out);
   for (std::size_t row = 0; row < stored.size(); ++row) {
-    if (form.operation == kv::DecodeOperation::kPlain) {
+    if (form.codes == kv::Format::kE4m3fn) {
+      encode_small_floats(form, stored[row], row * dim, out);
+    } else if (form.operation == kv::DecodeOperation::kPlain) {
       std::transform(stored[row].begin(), stored[row].end(),
                      out.codes.begin() + static_cast<std::ptrdiff_t>(row * dim),
                      form.codes == kv::Format::kF32   ? bits_of

@@ -37,6 +37,8 @@ std::uint32_t code_of(std::uint64_t hash, kv::Format format) {
       return std::bit_cast<std::uint16_t>(static_cast<_Float16>(some_float(hash)));
     case kv::Format::kBf16:
       return std::bit_cast<std::uint32_t>(some_float(hash)) >> 16;
+    case kv::Format::kE4m3fn:  // Not the NaN.
+      return static_cast<std::uint32_t>((hash & 0x7f) % 0x7f | (hash & 0x80));
     default:
       return static_cast<std::uint32_t>(hash & ((1u << kv::bits(format)) - 1));
   }
@@ -65,6 +67,15 @@ void put(std::vector<std::byte>& memory, std::int64_t bit, std::uint32_t bits, s
     value = (old & (0xf0u >> (bit % 8))) | (value & 0x0fu) << (bit % 8);
   }
   std::memcpy(&memory[at], &value, (bits + 7) / 8);
+}
+
+// From the rule's text (spec/kv-state.md §1.4), sharing nothing with what is tested.
+bool has_position(const kv::RankBox& box, std::uint64_t position) {
+  if (box.token_period != 0) {
+    const std::uint64_t in_run = position % box.token_period;
+    return box.token_begin <= in_run && in_run < box.token_end;
+  }
+  return box.token_begin <= position && (box.token_end == 0 || position < box.token_end);
 }
 
 }  // namespace
@@ -99,6 +110,11 @@ Status add_group(kv::Descriptor& descriptor, const kv::Storage& storage, const T
 }
 
 bool has_formula(const kv::DecodeForm& form) {
+  if (form.codes == kv::Format::kE4m3fn) {
+    return form.operation == kv::DecodeOperation::kPlain
+               ? form.recipe == "nearest_even"
+               : form.recipe == "amax" && form.scale == kv::Format::kF32;
+  }
   if (form.operation == kv::DecodeOperation::kPlain) {
     return form.codes == kv::Format::kF32 || form.codes == kv::Format::kF16 ||
            form.codes == kv::Format::kBf16;
@@ -167,12 +183,22 @@ void TestRanks::add_group(const kv::Descriptor& descriptor, const kv::RankBox& b
   const kv::Layout layout = descriptor.layout(box.group, box.rank).value();
   group.box = box;
   group.block_tokens = layout.extents().block_tokens;
+  const bool has_token_axis = descriptor.groups[box.group].attention != kv::AttentionKind::kRecurrent;
+  if (!has_token_axis) valid.begin = first_position = valid.end - 1;
+  group.numbers.push_back(0);
+  for (std::uint64_t position = 0; position < valid.end; ++position) {
+    group.has_token.push_back(has_position(box, position));
+    group.numbers.push_back(group.numbers.back() + (group.has_token.back() ? 1 : 0));
+  }
   binding.valid = valid;
   std::uint64_t open_extent = 0;
+  const std::uint64_t number_end = group.numbers.back();
+  const std::uint64_t first_number = group.numbers[first_position];
   if (group.block_tokens != 0) {
-    binding.first_position = first_position / group.block_tokens * group.block_tokens;
-    const std::uint64_t entries =
-        (valid.end - binding.first_position + group.block_tokens - 1) / group.block_tokens;
+    const std::uint64_t first_of_block = first_number / group.block_tokens * group.block_tokens;
+    while (group.numbers[first_position] > first_of_block) --first_position;
+    binding.first_position = first_position;
+    const std::uint64_t entries = (number_end - first_of_block + group.block_tokens - 1) / group.block_tokens;
     open_extent = entries + 1 + entries / 2;
     std::vector<std::uint32_t> pool(open_extent);
     std::iota(pool.begin(), pool.end(), 0u);
@@ -181,7 +207,7 @@ void TestRanks::add_group(const kv::Descriptor& descriptor, const kv::RankBox& b
   } else {
     binding.first_position = first_position;
     binding.first_row = 1 + seed % 5;
-    open_extent = binding.first_row + (valid.end - first_position) + 2;
+    open_extent = binding.first_row + (number_end - first_number) + 2;
   }
   const std::size_t first_memory = bytes_.size();
   for (const kv::RegionLayout& region : layout.regions()) {
@@ -255,7 +281,11 @@ void TestRanks::write_part(const Part& part, const Group& group, const kv::Bindi
                               part.heads[where.head - group.box.head_begin];
   std::size_t next = 0;
   for (std::uint64_t position = tokens.begin; position < tokens.end; position += part.layout.token_granule) {
-    const std::uint64_t relative = position - binding.first_position;
+    if (!group.has_token.at(position)) {
+      next += part.units;
+      continue;
+    }
+    const std::uint64_t relative = group.numbers[position] - group.numbers[binding.first_position];
     const std::int64_t row =
         origin + (group.block_tokens == 0 ? part.blocks[binding.first_row + relative]
                                           : part.blocks[binding.blocks[relative / group.block_tokens]] +
@@ -267,7 +297,10 @@ void TestRanks::write_part(const Part& part, const Group& group, const kv::Bindi
 }
 
 void write_state(const kv::Descriptor& source_descriptor, const kv::Descriptor& target_descriptor,
-                 const Product& product, std::uint64_t state_seed, TestRanks* source, TestRanks* expected) {
+                 const Product& product, std::uint64_t state_seed, TestRanks* source, TestRanks* expected,
+                 TestRows* known) {
+  TestRows own;
+  if (known == nullptr) known = &own;
   const kv::TokenRange all{product.tiles.front().begin, product.tiles.back().end};
   // On every rank that holds the row.
   const auto write = [](TestRanks* ranks, const kv::Descriptor& descriptor, TestRanks::Where where,
@@ -291,12 +324,16 @@ void write_state(const kv::Descriptor& source_descriptor, const kv::Descriptor& 
       for (std::uint32_t layer = 0; layer < group.layers.size(); ++layer) {
         for (std::uint32_t head = 0; head < group.components[c].heads; ++head) {
           const TestRanks::Where where{0, g, c, layer, head};
-          const std::uint64_t seed =
-              mix(state_seed ^ (((std::uint64_t{g} * 64 + c) * 4096 + layer) * 4096 + head));
-          const TestCodes codes = test_codes(from.form, dim, seed, tokens);
+          const auto [at, is_new] = known->try_emplace({g, static_cast<std::uint32_t>(c), layer, head});
+          auto& [codes, wanted] = at->second;
+          if (is_new) {
+            const std::uint64_t seed =
+                mix(state_seed ^ (((std::uint64_t{g} * 64 + c) * 4096 + layer) * 4096 + head));
+            codes = test_codes(from.form, dim, seed, tokens);
+            if (expected != nullptr) wanted = converted(from, to, dim, codes);
+          }
           write(source, source_descriptor, where, tokens, codes);
-          if (expected != nullptr)
-            write(expected, target_descriptor, where, tokens, converted(from, to, dim, codes));
+          write(expected, target_descriptor, where, tokens, wanted);
         }
       }
     }

@@ -3,9 +3,12 @@
 // numbers must become at the other end. Shares nothing with packing and placing.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -49,7 +52,7 @@ class TestRanks {
   const std::vector<std::vector<std::byte>>& bytes() const { return bytes_; }
 
   // Elements for consecutive tokens, the first of which begins a token group: codes, scales and zero points
-  // as the form has them.
+  // as the form has them. Those of positions that the rank hasn't are passed over.
   struct Where {
     std::uint32_t rank = 0, group = 0;
     std::size_t component = 0;
@@ -68,6 +71,8 @@ class TestRanks {
   };
   struct Group {
     kv::RankBox box;
+    std::vector<bool> has_token;         // By position, from the rule's text; up to the valid end.
+    std::vector<std::uint64_t> numbers;  // How many of the rank's are below each position.
     std::uint32_t block_tokens = 0;
     std::vector<std::vector<Part>> components;  // Codes, scale, zero point.
   };
@@ -87,9 +92,13 @@ class TestRanks {
   std::vector<std::vector<std::byte>> bytes_;
 };
 
+// Rows that were made before, for one seed, range of tokens and numbers of both ends: making them is dear,
+// and ranks, blocks and layouts don't matter.
+using TestRows = std::map<std::array<std::uint32_t, 4>, std::pair<TestCodes, TestCodes>>;
 // Writes the state that `state_seed` makes to all ranks of `source`, and what it must become to all ranks of
 // `expected`, for the tokens that a plan moves.
 void write_state(const kv::Descriptor& source_descriptor, const kv::Descriptor& target_descriptor,
-                 const Product& product, std::uint64_t state_seed, TestRanks* source, TestRanks* expected);
+                 const Product& product, std::uint64_t state_seed, TestRanks* source, TestRanks* expected,
+                 TestRows* known = nullptr);
 
 }  // namespace isthmus::transform

@@ -10,10 +10,12 @@
 
 #include "base/status.h"
 #include "kv/binding.h"
+#include "kv/descriptor.h"
 
 namespace isthmus::transform {
 
-// A binding's table in the terms of one layer group. block_tokens is 0 for rows.
+// A binding's table in the terms of one layer group. block_tokens is 0 for rows. Of a rank that has some
+// positions only, all positions are the rank's numbers of them (kv::RankBox::tokens_below).
 struct TokenTable {
   std::span<const std::uint32_t> blocks;
   std::uint32_t block_tokens = 0;
@@ -22,6 +24,12 @@ struct TokenTable {
 
   static TokenTable of(const kv::Binding& binding, std::uint32_t block_tokens) {
     return {binding.blocks, block_tokens, binding.first_row, binding.first_position, binding.valid};
+  }
+  static TokenTable of(const kv::Binding& binding, std::uint32_t block_tokens, const kv::RankBox& box) {
+    TokenTable table = of(binding, block_tokens);
+    table.first_position = box.tokens_below(binding.first_position);
+    table.valid = {box.tokens_below(binding.valid.begin), box.tokens_below(binding.valid.end)};
+    return table;
   }
 };
 

@@ -44,19 +44,37 @@ def pieces(first, last, step):
     return [(at, min(at + step, last)) for at in range(first, last, step)]
 
 
-def holders(end, group, layers, heads):
+def has_position(box, position):
+    begin, end, period = box.tokens
+    if period:
+        return begin <= position % period < end
+    return begin <= position and (not end or position < end)
+
+
+def holders(end, group, layers, heads, position):
     inside = [
         box.rank
         for box in end.boxes
         if box.group == group
         and box.layers[0] <= layers[0] <= layers[1] <= box.layers[1]
         and box.heads[0] <= heads[0] <= heads[1] <= box.heads[1]
+        and has_position(box, position)
     ]
     return tuple(sorted(inside))
 
 
+def token_sets(boxes, first, last):
+    """Positions of [first, last) that the same of the boxes have, by first position."""
+    sets = {}
+    for position in range(first, last):
+        sets.setdefault(tuple(has_position(box, position) for box in boxes), []).append(position)
+    return list(sets.values())
+
+
 def first_token(groups, begin, end):
     """Where a group begins: of a window only what the next step reads, in whole granules of both ends."""
+    if groups[0].attention == "recurrent":
+        return end - 1
     if groups[0].attention != "sliding":
         return begin
     granule = math.lcm(*(form.granule_tokens for group in groups for form in group.forms))
@@ -76,14 +94,16 @@ def chunks(source, target, begin, end):
             layer_cuts = sorted({0, len(group.layers), *(at for box in boxes for at in box.layers)})
             head_cuts = sorted({0, group.components[0].heads, *(at for box in boxes for at in box.heads)})
             products = itertools.product(itertools.pairwise(layer_cuts), itertools.pairwise(head_cuts))
-            for layers, heads in products:
-                out += cut(source, target, index, (layers, heads, (first, tokens[1])))
+            products = list(products)
+            for own in token_sets(boxes, first, tokens[1]):
+                for layers, heads in products:
+                    out += cut(source, target, index, (layers, heads, own))
     return out
 
 
 def cut(source, target, index, piece):
     layers, heads, tokens = piece
-    group, count = source.groups[index], tokens[1] - tokens[0]
+    group, count = source.groups[index], len(tokens)
     layer_run = max(1, CHUNK_BYTES // layer_bytes(group, heads[1] - heads[0], count))
     head_run = heads[1] - heads[0]
     if min(layer_run, layers[1] - layers[0]) == 1:
@@ -91,6 +111,6 @@ def cut(source, target, index, piece):
     out = []
     for own_layers, own_heads in itertools.product(pieces(*layers, layer_run), pieces(*heads, head_run)):
         size = (own_layers[1] - own_layers[0]) * layer_bytes(group, own_heads[1] - own_heads[0], count)
-        ends = tuple(holders(side, index, own_layers, own_heads) for side in (source, target))
-        out.append(Chunk(index, own_layers, own_heads, tokens, size, ends))
+        ends = tuple(holders(side, index, own_layers, own_heads, tokens[0]) for side in (source, target))
+        out.append(Chunk(index, own_layers, own_heads, (tokens[0], tokens[-1] + 1), size, ends))
     return out

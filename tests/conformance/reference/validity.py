@@ -145,13 +145,13 @@ def check_parts(path, group, form):
 def check_partition(path, group, boxes):
     check(boxes, f"{path}: no rank holds it")
     layers, heads = len(group.layers), group.components[0].heads
-    latent, headed = group.attention in ("mla", "sparse-indexed"), group.attention in ("full", "sliding")
+    latent = group.attention in ("mla", "sparse-indexed")
     check({rank for rank, _ in group.layouts} == {box.rank for box in boxes}, f"{path}: layouts of ranks")
     for box in boxes:
         inside = box.layers[0] < box.layers[1] <= layers and box.heads[0] < box.heads[1] <= heads
         check(inside, f"{path}.rank.{box.rank}: {box.text()}")
         gqa, mla, _ = box.replicas
-        allowed = (headed or not gqa) and (latent or not mla)
+        allowed = not gqa if latent else not mla
         check(allowed, f"{path}: {box.text()} in a {group.attention} group")
         check(max(box.replicas) < 1024, f"{path}: {box.text()}")
         check_tokens(f"{path}.rank.{box.rank}", group, box)

@@ -3,6 +3,7 @@
 
 import dataclasses
 import functools
+import math
 import struct
 from fractions import Fraction
 
@@ -250,8 +251,6 @@ class Negotiation:
         shapes = [[(one.name, one.dim, one.heads) for one in group.components] for group in (ours, theirs)]
         if shapes[0] != shapes[1]:
             return
-        if ours.attention == "recurrent":  # Not implemented.
-            self.forbid.append(f"groups.{index}.geometry.attention")
         for i in range(len(ours.components)):
             self.check_component(index, ours, theirs, i)
         self.check_places(index, ours, theirs)
@@ -289,7 +288,8 @@ class Negotiation:
         if ours.block_tokens != theirs.block_tokens:
             self.move.append(f"groups.{index}.block_tokens")
         boxes = [[box for box in end.boxes if box.group == index] for end in (self.source, self.target)]
-        if any(any(box.tokens) for own in boxes for box in own):
+        granule = math.lcm(*(form.granule_tokens for form in ours.forms + theirs.forms))
+        if any(at % granule for own in boxes for box in own for at in box.tokens):  # Not implemented.
             self.forbid.append(f"partition.group.{index}")
         if boxes[0] != boxes[1]:
             self.move.append(f"partition.group.{index}")
