@@ -8,7 +8,9 @@
 
 #include <fmt/format.h>
 
+#include "kv/choose.h"
 #include "kv/negotiate.h"
+#include "kv/prices.h"
 
 namespace isthmus::kv {
 namespace {
@@ -66,17 +68,58 @@ std::string steps_text(const Verdict& verdict) {
   return out;
 }
 
-std::string bytes_text(const Descriptor& source, const Descriptor& target) {
+std::string microseconds(std::uint64_t nanoseconds) {
+  return fmt::format("{}.{:03}", nanoseconds / 1000, nanoseconds % 1000);
+}
+
+// Steps of one kind at one place, all components together, in the order of the way.
+std::string priced_text(const Choice& choice, const Prices& prices) {
+  std::vector<ChosenStep> steps;
+  for (const std::string_view what :
+       {"pack", "digest", "hop", "convert", "move", "check", "place", "verify"}) {
+    for (const ComponentChoice& component : choice.components) {
+      for (const ChosenStep& one : component.steps) {
+        if (one.what != what) continue;
+        const auto known = std::find_if(steps.begin(), steps.end(), [&](const ChosenStep& step) {
+          return step.what == one.what && step.where == one.where;
+        });
+        if (known == steps.end()) {
+          steps.push_back(one);
+        } else {
+          known->bytes += one.bytes;
+          known->price += one.price;
+        }
+      }
+    }
+  }
+  std::string out = "\nwire form (rows in head, token, element order), by the cheapest way\n";
+  for (const ComponentChoice& one : choice.components)
+    out += fmt::format("  group {:<4}  {}, {}: {} us\n", one.group, one.wire.text(), one.way,
+                       microseconds(one.price));
+  out += fmt::format("\nsteps for {} tokens, by prices {}\n", prices.tokens, prices.digest().hex());
+  for (const ChosenStep& one : steps) {
+    out += fmt::format("  {:<10}  {:<10}  {:>14} bytes  {:>14} us\n", one.what, one.where, one.bytes,
+                       microseconds(one.price));
+  }
+  return out + fmt::format("  {:<10}  {:<10}  {:>14}        {:>14} us\n", "all", "", "",
+                           microseconds(choice.price));
+}
+
+std::string bytes_text(const Descriptor& source, const Descriptor& target, const WireForm& crossing) {
   const auto forms = [](const Descriptor& descriptor) {
     std::vector<std::vector<DecodeForm>> all;
     all.reserve(descriptor.representation.size());
     for (const GroupRepresentation& group : descriptor.representation) all.push_back(group.forms);
     return all;
   };
-  // The wire form is the source's.
+  std::vector<std::vector<DecodeForm>> wire;
+  for (const std::vector<WireComponent>& group : crossing.groups) {
+    std::vector<DecodeForm>& forms_of_group = wire.emplace_back();
+    for (const WireComponent& component : group) forms_of_group.push_back(component.form);
+  }
   const std::array<std::pair<std::string_view, double>, 3> rows{{
       {"source", bytes_per_token(source.groups, forms(source))},
-      {"wire", bytes_per_token(source.groups, forms(source))},
+      {"wire", bytes_per_token(source.groups, wire)},
       {"target", bytes_per_token(target.groups, forms(target))},
   }};
   std::string out = "\nbytes a token\n";
@@ -97,7 +140,8 @@ std::string weights_text(const Descriptor& source, const Descriptor& target, con
 
 }  // namespace
 
-std::string explain(const Descriptor& source, const Descriptor& target, const Policy& policy) {
+std::string explain(const Descriptor& source, const Descriptor& target, const Policy& policy,
+                    const Prices* prices) {
   const Verdict verdict = negotiate(source, target, policy);
   const bool is_reject = verdict.kind == VerdictKind::kReject;
   std::string out = line("verdict", name(verdict.kind));
@@ -117,7 +161,11 @@ std::string explain(const Descriptor& source, const Descriptor& target, const Po
   if (!verdict.warnings.empty()) out += "\nwarnings\n";
   for (const std::string& warning : verdict.warnings) out += fmt::format("  {}\n", warning);
   if (is_reject) return out;
-  return out + wire_text(verdict.wire) + steps_text(verdict) + bytes_text(source, target);
+  if (prices == nullptr)
+    return out + wire_text(verdict.wire) + steps_text(verdict) + bytes_text(source, target, verdict.wire);
+  const Result<Choice> choice = choose(source, target, verdict, *prices);
+  if (!choice.ok()) return out + fmt::format("\nno way by these prices: {}\n", choice.error().detail);
+  return out + priced_text(*choice, *prices) + bytes_text(source, target, choice->wire);
 }
 
 }  // namespace isthmus::kv

@@ -101,8 +101,11 @@ bool restores(const DecodeForm& from, const DecodeForm& to, const std::vector<Va
 // consumer.
 Verdict negotiate(const Descriptor& source, const Descriptor& target, const Policy& policy);
 
+struct Prices;
 // What `isthmus kv explain` prints: class, each difference with both values, wire form, where each step runs,
-// bytes a token.
-std::string explain(const Descriptor& source, const Descriptor& target, const Policy& policy);
+// bytes a token. With prices the wire form is that of choose(), and each step has its price; without, it is
+// the verdict's, converted at the consumer.
+std::string explain(const Descriptor& source, const Descriptor& target, const Policy& policy,
+                    const Prices* prices = nullptr);
 
 }  // namespace isthmus::kv
