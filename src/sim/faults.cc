@@ -33,6 +33,7 @@ Faults faults_of(std::uint64_t seed) {
   faults.preempt = some(0.03);
   faults.prefill_fails = some(0.005);
   faults.finished = some(0.05);
+  faults.supersede = some(0.03);
   faults.second_opener = some(0.1);
   faults.promised = some(0.1);
   faults.other_tokens = some(0.02);

@@ -56,7 +56,10 @@ std::optional<HandoffView> World::any_handoff(std::size_t consumer, std::size_t 
     const Request& request = *requests_[memory->request];
     if (request.producer != producer) continue;
     const HandoffView shown = view.value_or(HandoffView{id, 1, 1, ConsumerState::kClosed, kFarFuture, 0});
-    if (rare && is_rare(view, request.reservation)) rare_ones.push_back(shown);
+    if (rare && is_rare(view, request.reservation)) {
+      const bool rarest = view && view->state == ConsumerState::kQuarantined;
+      rare_ones.insert(rare_ones.end(), rarest ? 4 : 1, shown);
+    }
     if (view || any_age) found.push_back(shown);
   }
   if (!rare_ones.empty()) found = std::move(rare_ones);
@@ -183,10 +186,13 @@ void World::stray_at_producer() {
   const bool is_promised = core.state_of(request.reservation) == ProducerState::kPromised;
   const bool is_computed = request.computed == request.tokens.end;
   ProducerActions out;
-  switch (between(0, 10)) {
+  switch (between(0, 11)) {
     case 0:
       if (is_held) admit_again(index);
       return;
+    case 11:
+      supersede(index);
+      return after_event(link->producer);
     case 1:
       if (!is_promised) core.grew(request.reservation, request.computed / 2, now, out);
       break;
@@ -231,7 +237,7 @@ void World::stray_at_consumer() {
   const Instant now = clock(link->consumer);
   const std::uint32_t attempt = about->attempt + (chance(0.3) ? 1 : 0);
   ConsumerActions out;
-  switch (between(0, 4)) {
+  switch (between(0, 6)) {
     case 0:
       if (memory.ended || chance(0.3)) core.cancel(about->handoff, kLie, now, out);
       break;
@@ -242,6 +248,12 @@ void World::stray_at_consumer() {
       core.plan_failed(about->handoff, attempt, kLie, now, out);
       break;
     case 3:
+      core.session_refused(about->handoff, kLie, now, out);
+      break;
+    case 4:
+      core.session_found(about->handoff, link->id, now, out);
+      break;
+    case 5:
       core.capacity_ready(about->handoff, attempt, now, out);
       break;
     default:

@@ -78,6 +78,9 @@ void World::act(std::size_t index, ProducerActions actions) {
     } else if (const auto* over = std::get_if<ReservationEnded>(&action)) {
       agent.pages.at(over->reservation)->ended = true;
       if (over->kind == TerminalKind::kExpired) check_lease(over->reservation);
+      Request& request = *requests_[agent.pages.at(over->reservation)->request];
+      if (over->kind == TerminalKind::kDone && request.owners[request.epoch] == 0 && !request.lied)
+        violation("a reservation is done, and who holds its slot owns nothing");
     } else if (const auto* ended = std::get_if<ProducerHandoffEnded>(&action)) {
       ++outcome_.producer_ends[std::string(name(ended->kind))];
     }
@@ -101,7 +104,7 @@ void World::send_fence(const SendFence& fence) {
 void World::compute_seal(std::size_t index, const ComputeSeal& seal) {
   at(index, chance(faults_.sticks * 10) ? ms(20, 3000) : ms(1, 2), [this, index, seal] {
     std::vector<std::uint64_t> values;
-    for (const auto& [chunk, value] : agents_[index]->packed[{seal.handoff, seal.attempt, seal.generation}])
+    for (const auto& [chunk, value] : agents_[index]->packed[{seal.handoff, seal.generation}])
       values.push_back(value);
     ProducerActions out;
     agents_[index]->producer->seal_ready(seal.handoff, seal.attempt, seal.generation, root_of(values),
@@ -116,7 +119,7 @@ void World::send_chunk(std::size_t index, const SendChunk& send) {
     const Pages& pages = *agent.pages.at(send.reservation);
     if (pages.released) violation("pages are read after their release");
     const std::uint64_t value = pages.values[send.chunk.index];
-    agent.packed[{send.chunk.handoff, send.chunk.attempt, send.chunk.generation}][send.chunk.index] = value;
+    agent.packed[{send.chunk.handoff, send.chunk.generation}][send.chunk.index] = value;
     const auto link = links_.find(send.channel.session);
     ProducerActions out;
     if (link == links_.end() || !link->second->channels.contains(send.channel.number)) {
@@ -234,6 +237,8 @@ void World::act(std::size_t index, ConsumerActions actions) {
       this->reserve(index, *reserve);
     } else if (const auto* place = std::get_if<PlaceChunk>(&action)) {
       place_chunk(index, *place);
+    } else if (const auto* need = std::get_if<NeedSession>(&action)) {
+      find_session(index, *need, 5);
     } else if (const auto* check = std::get_if<Verify>(&action)) {
       verify(index, *check);
     } else if (const auto* taken = std::get_if<Own>(&action)) {
@@ -251,6 +256,29 @@ void World::act(std::size_t index, ConsumerActions actions) {
       consumer_ended(index, *ended);
     }
   }
+}
+
+// Dials again; now and then the way is blocked for good.
+void World::find_session(std::size_t index, const NeedSession& need, int looks_left) {
+  at(index, ms(5, 300), [this, index, need, looks_left] {
+    const std::size_t producer =
+        requests_[agents_[index]->memory.at(need.handoff.sequence)->request]->producer;
+    std::shared_ptr<Link> link;
+    for (const auto& [id, each] : links_) {
+      if (each->producer == producer && each->consumer == index) link = each;
+    }
+    ConsumerActions out;
+    ConsumerCore& core = *agents_[index]->consumer;
+    if (!agents_[producer]->alive || looks_left == 0 || chance(faults_.cut)) {
+      core.session_refused(need.handoff, Error{Code::kUnavailable, "nobody answers"}, clock(index), out);
+    } else if (link && !link->channels.empty()) {
+      core.session_found(need.handoff, link->id, clock(index), out);
+    } else {
+      if (!link) connect(producer, index);
+      find_session(index, need, looks_left - 1);
+    }
+    act(index, std::move(out));
+  });
 }
 
 void World::reserve(std::size_t index, const ReserveCapacity& wanted) {
@@ -319,7 +347,7 @@ void World::owned(std::size_t index, const Own& own) {
   if (!memory.placing.empty()) violation("a state is owned while chunks are being placed");
   check_quiet(own.handoff, "a state is owned");
   // A consumer that says ABORT and owns nevertheless has given its slot away.
-  if (++request.owners > 1 && !request.lied) violation("a slot has two owners");
+  if (++request.owners[memory.epoch] > 1 && !request.lied) violation("a slot has two owners");
   if (memory.other_tokens) violation("the state of other tokens is owned");
   const auto generation = static_cast<std::uint64_t>(own.seal.first_tokens.at(0));
   for (std::uint32_t chunk = 0; chunk < memory.destination.size(); ++chunk) {

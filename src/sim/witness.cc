@@ -60,7 +60,8 @@ bool Witness::sees_frame(const wire::Frame& frame, Instant now) {
   if (const auto* plan = std::get_if<wire::Plan>(&frame)) {
     Leased& leased = leased_[{address->handoff, address->attempt}];
     leased.end = std::max(leased.end, now + wire::from_ms(plan->lease_ms));
-    leased.chunks = plan->chunk_count;
+    const auto asked = missing_.find({address->handoff, address->attempt});
+    leased.chunks = plan->resumed && asked != missing_.end() ? asked->second : plan->chunk_count;
     if (leased.generation != address->generation) starts_again(leased, address->generation);
   } else if (std::holds_alternative<wire::Restart>(frame)) {
     Leased& leased = leased_[{address->handoff, address->attempt}];
@@ -96,7 +97,11 @@ void Witness::hears(const wire::Frame& frame) {
     return found == leased_.end() || found->second.generation != address.generation ? nullptr
                                                                                     : &found->second;
   };
-  if (const auto* plan = std::get_if<wire::Plan>(&frame)) {
+  if (const auto* open = std::get_if<wire::Open>(&frame)) {
+    std::uint32_t missing = 0;
+    for (const wire::ChunkRange& range : open->missing) missing += range.end - range.begin;
+    missing_[{open->address.handoff, open->address.attempt}] = missing;
+  } else if (const auto* plan = std::get_if<wire::Plan>(&frame)) {
     planned_.insert({plan->address.handoff, plan->address.attempt});
   } else if (const auto* credit = std::get_if<wire::Credit>(&frame)) {
     if (Leased* leased = current(credit->address))
@@ -113,18 +118,22 @@ void Witness::hears(const wire::Frame& frame) {
 
 void Witness::names(const wire::Credit& credit, SessionId session) {
   Held& held = held_.at(credit.address.handoff);
-  if (std::exchange(held.named, true)) return;
-  for (const std::uint32_t number : credit.channels) held.channels.insert({session, number});
+  if (held.named >= credit.address.attempt) return;
+  held.named = credit.address.attempt;
+  for (const std::uint32_t number : credit.channels) held.channels[{session, number}] = held.named;
 }
 
 void Witness::fenced(ChannelId channel, std::uint64_t token) {
   for (auto& [handoff, held] : held_) {
-    if (token >> 16 == handoff.sequence) held.channels.erase(channel);
+    if (token >> 16 != handoff.sequence) continue;
+    const auto named = held.channels.find(channel);
+    if (named != held.channels.end() && (token & wire::kAttemptMax) >= named->second)
+      held.channels.erase(named);
   }
 }
 
 void Witness::check_quiet(const wire::HandoffId& handoff, std::string_view what) const {
-  for (const ChannelId& channel : held_.at(handoff).channels) {
+  for (const auto& [channel, attempt] : held_.at(handoff).channels) {
     if (is_open_(channel)) report_(fmt::format("{} while data channel {} is open", what, channel.number));
   }
 }
@@ -137,7 +146,7 @@ bool Witness::sees(const ProducerAction& action, Instant now) {
   } else if (const auto* chunk = std::get_if<SendChunk>(&action)) {
     flying_.insert(chunk->chunk);
     Leased& leased = leased_[{chunk->chunk.handoff, chunk->chunk.attempt}];
-    leased.sent = std::max(leased.sent, chunk->chunk.index + 1);
+    ++leased.sent;
   } else if (const auto* plan = std::get_if<MakePlan>(&action)) {
     if (++plans_[{plan->handoff, plan->attempt}] > 1) report_("one attempt is planned twice");
   } else if (const auto* ended = std::get_if<ProducerHandoffEnded>(&action)) {

@@ -45,8 +45,9 @@ class Witness {
     bool reserved = false, owned = false, quarantined = false;
     bool staging_released = false, destination_released = false;
     std::uint32_t ends = 0;
-    std::set<ChannelId> channels;  // That the first CREDIT named, without those that were fenced.
-    bool named = false;
+    // That the first CREDIT of an attempt named, without those fenced since; and the last attempt that did.
+    std::map<ChannelId, std::uint32_t> channels;
+    std::uint32_t named = 0;
   };
   // What a producer has granted one attempt, and what has moved in it.
   struct Leased {
@@ -70,8 +71,9 @@ class Witness {
   std::set<Id128> ended_reservations_;
   std::map<AttemptKey, std::uint32_t> plans_, producer_ends_;
   std::map<AttemptKey, Leased> leased_;
-  std::set<ChunkRef> flying_;     // SendChunk given, not reported.
-  std::set<AttemptKey> planned_;  // Consumer: PLAN has come.
+  std::map<AttemptKey, std::uint32_t> missing_;  // Chunks that the OPEN of a later attempt named.
+  std::set<ChunkRef> flying_;                    // SendChunk given, not reported.
+  std::set<AttemptKey> planned_;                 // Consumer: PLAN has come.
   std::map<wire::HandoffId, Held> held_;
   std::map<GrantId, std::uint64_t> active_;
   std::map<std::pair<AttemptKey, std::string>, std::uint32_t> frames_;  // By name.

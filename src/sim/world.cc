@@ -408,6 +408,7 @@ void World::start_request(std::size_t index) {
         at(consumer, Duration(0), [this, index, consumer] { begin_at(consumer, index, 2); });
     });
   }
+  if (chance(faults_.supersede)) at(request.producer, ms(5, 1500), [this, index] { supersede(index); });
   if (chance(faults_.second_opener)) {
     const std::size_t other = kProducers + (consumer - kProducers + 1) % kConsumers;
     world_at(ms(1, 300), [this, index, other] {
@@ -438,7 +439,8 @@ void World::trouble(std::size_t index, std::size_t consumer) {
       for (const auto& [id, link] : std::map(links_)) {
         if (link->producer != producer || link->consumer != consumer) continue;
         link_down(link);
-        return connect(producer, consumer);
+        if (chance(0.5)) connect(producer, consumer);  // Else who needs it does.
+        return;
       }
     });
   }
@@ -564,6 +566,21 @@ void World::preempt(std::size_t index, std::uint64_t generation) {
   at(request.producer, ms(1, 60), [this, index, next = generation + 1] { prefill_step(index, next); });
 }
 
+// The router gives the slot to some consumer: the holder seems dead, or slow.
+void World::supersede(std::size_t index) {
+  Request& request = *requests_[index];
+  ProducerActions out;
+  const Result<std::string> ticket = agents_[request.producer]->producer->supersede(
+      request.reservation, test_id(12, ++order_), clock(request.producer), out);
+  if (ticket.ok()) {
+    request.ticket = *ticket;
+    ++request.epoch;
+    const auto other = static_cast<std::size_t>(between(kProducers, kAgents - 1));
+    if (agents_[other]->alive) at(other, ms(1, 50), [this, index, other] { begin_at(other, index, 1); });
+  }
+  act(request.producer, std::move(out));
+}
+
 void World::begin_at(std::size_t consumer, std::size_t index, int tries_left) {
   Request& request = *requests_[index];
   Agent& agent = *agents_[consumer];
@@ -592,6 +609,7 @@ void World::begin_at(std::size_t consumer, std::size_t index, int tries_left) {
   auto memory = std::make_unique<Memory>();
   memory->request = index;
   memory->tries_left = tries_left;
+  memory->epoch = request.epoch;
   memory->other_tokens = other_tokens;
   memory->slow = chance(faults_.slow_reader);
   memory->destination.assign((request.tokens.size() + kTestTile - 1) / kTestTile, kGarbage);

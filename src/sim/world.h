@@ -101,6 +101,7 @@ class World {
   Reservation reservation_of(std::size_t index) const;
   void prefill_step(std::size_t index, std::uint64_t generation);
   void preempt(std::size_t index, std::uint64_t generation);
+  void supersede(std::size_t index);
   void begin_at(std::size_t consumer, std::size_t request, int tries_left);
   void act(std::size_t agent, ProducerActions actions);
   void act(std::size_t agent, ConsumerActions actions);
@@ -116,6 +117,7 @@ class World {
   void body_comes(Flight& flight, std::uint64_t value);
   void send_fence(const SendFence& fence);
   void compute_seal(std::size_t agent, const ComputeSeal& seal);
+  void find_session(std::size_t agent, const NeedSession& need, int looks_left);
   void reserve(std::size_t agent, const ReserveCapacity& reserve);
   void place_chunk(std::size_t agent, const PlaceChunk& place);
   void verify(std::size_t agent, const Verify& verify);

@@ -6,7 +6,7 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "sim/world.h"
@@ -45,8 +45,8 @@ struct World::Agent {
   std::unique_ptr<ConsumerCore> consumer;
   std::map<std::uint64_t, std::unique_ptr<Memory>> memory;  // Consumer: by sequence.
   std::map<Id128, std::unique_ptr<Pages>> pages;            // Producer: by reservation.
-  std::map<std::tuple<wire::HandoffId, std::uint32_t, std::uint32_t>, std::map<std::uint32_t, std::uint64_t>>
-      packed;
+  // By handoff and generation: what the chunks of all its attempts held when they were packed.
+  std::map<std::pair<wire::HandoffId, std::uint32_t>, std::map<std::uint32_t, std::uint64_t>> packed;
 };
 
 struct World::Request {
@@ -59,8 +59,9 @@ struct World::Request {
   bool stillborn = false;  // Prefill failed before it was admitted.
   bool lied = false;       // Its producer has heard what no consumer has sent.
   Duration deadline{0};
-  int owners = 0;
-  int legs = 0;  // Handoffs begun for it that haven't answered.
+  std::uint32_t epoch = 0;              // Grows when the slot is given to another.
+  std::map<std::uint32_t, int> owners;  // By epoch.
+  int legs = 0;                         // Handoffs begun for it that haven't answered.
 };
 
 // A reservation's pages: one number a chunk.
@@ -74,6 +75,7 @@ struct World::Pages {
 struct World::Memory {
   std::size_t request = 0;
   int tries_left = 0;
+  std::uint32_t epoch = 0;  // Of the request, when it was begun.
   bool ended = false;
   std::vector<std::uint64_t> destination, staging, digests;  // Digests: of what landed in a slot, as sent.
   std::set<std::uint32_t> placing;                           // Slots that are being read.

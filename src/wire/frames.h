@@ -37,6 +37,7 @@ inline constexpr std::size_t kReasonsMax = 64;
 inline constexpr std::size_t kChannelsMax = 16;  // Data channels of one session.
 inline constexpr std::size_t kFirstTokensMax = 64;
 inline constexpr std::size_t kRenewalsMax = 1024;     // Handoffs renewed by one frame.
+inline constexpr std::size_t kMissingMax = 256;       // Ranges of missing chunks: some for each staging slot.
 inline constexpr std::uint32_t kAttemptMax = 0xffff;  // Attempts fit the low half of a fence token.
 
 // One transaction. Sequences are never reused within a consumer's incarnation.
@@ -82,6 +83,12 @@ struct DataHello {
   friend bool operator==(const DataHello&, const DataHello&) = default;
 };
 
+// Chunks [begin, end) of a plan.
+struct ChunkRange {
+  std::uint32_t begin = 0, end = 0;
+  friend bool operator==(const ChunkRange&, const ChunkRange&) = default;
+};
+
 // Consumer: open a slot of the ticket's reservation.
 struct Open {
   Address address;
@@ -93,6 +100,10 @@ struct Open {
       kv::Exactness::kLossless;  // The consumer's policy, for the producer's message when they differ.
   std::uint32_t roundings_max = 0;
   std::uint64_t deadline_ms = 0;  // What is left of the request's time; caps every lease.
+  // A later attempt that has the other chunks of address.generation's plan: only these are missing,
+  // ascending.
+  bool resumes = false;
+  std::vector<ChunkRange> missing = {};
   friend bool operator==(const Open&, const Open&) = default;
 };
 
@@ -108,6 +119,7 @@ struct Plan {
   std::uint64_t slot_bytes = 0;  // The largest chunk body.
   std::uint64_t total_bytes = 0;
   std::uint64_t lease_ms = 0;  // From the sending of the OPEN that is answered.
+  bool resumed = false;        // Only the chunks that OPEN called missing will come; else all.
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 

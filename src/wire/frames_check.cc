@@ -59,6 +59,15 @@ void check(const v1::Open& in, Bounds& bounds) {
   check_mac("open.proof", in.proof(), bounds);
   check_range("open.wanted", in.wanted(), bounds);
   bounds.known("open.exactness", in.exactness(), v1::Exactness_ARRAYSIZE);
+  bounds.count("open.missing", in.missing_size(), kMissingMax);
+  if (!in.resumes() && in.missing_size() > 0) bounds.fail("open.missing", "nothing is resumed");
+  std::uint32_t after = 0;
+  for (const v1::ChunkRange& range : in.missing()) {
+    if (range.begin() < after || range.begin() >= range.end()) {
+      bounds.fail("open.missing", fmt::format("[{}, {}) after {}", range.begin(), range.end(), after));
+    }
+    after = range.end();
+  }
 }
 
 void check(const v1::Plan& in, Bounds& bounds) {

@@ -114,6 +114,12 @@ void put(const Open& frame, v1::Frame& out) {
   open.set_exactness(static_cast<v1::Exactness>(frame.exactness));
   open.set_roundings_max(frame.roundings_max);
   open.set_deadline_ms(frame.deadline_ms);
+  open.set_resumes(frame.resumes);
+  for (const ChunkRange& range : frame.missing) {
+    v1::ChunkRange& written = *open.add_missing();
+    written.set_begin(range.begin);
+    written.set_end(range.end);
+  }
 }
 
 Result<Frame> get(const v1::Open& in) {
@@ -126,6 +132,8 @@ Result<Frame> get(const v1::Open& in) {
   frame.exactness = static_cast<kv::Exactness>(in.exactness());
   frame.roundings_max = in.roundings_max();
   frame.deadline_ms = in.deadline_ms();
+  frame.resumes = in.resumes();
+  for (const v1::ChunkRange& range : in.missing()) frame.missing.push_back({range.begin(), range.end()});
   return Frame(std::move(frame));
 }
 
@@ -141,6 +149,7 @@ void put(const Plan& frame, v1::Frame& out) {
   plan.set_slot_bytes(frame.slot_bytes);
   plan.set_total_bytes(frame.total_bytes);
   plan.set_lease_ms(frame.lease_ms);
+  plan.set_resumed(frame.resumed);
 }
 
 Result<Frame> get(const v1::Plan& in) {
@@ -155,6 +164,7 @@ Result<Frame> get(const v1::Plan& in) {
   frame.slot_bytes = in.slot_bytes();
   frame.total_bytes = in.total_bytes();
   frame.lease_ms = in.lease_ms();
+  frame.resumed = in.resumed();
   return Frame(std::move(frame));
 }
 

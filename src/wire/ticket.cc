@@ -29,7 +29,8 @@ constexpr std::string_view kFaultNames[] = {"none",
                                             "unknown_reservation",
                                             "other_descriptor",
                                             "other_range",
-                                            "no_proof"};
+                                            "no_proof",
+                                            "superseded"};
 static_assert(std::size(kFaultNames) == kTicketFaultCount);
 
 Error malformed(std::string detail) {

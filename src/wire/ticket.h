@@ -44,9 +44,10 @@ enum class TicketFault : std::uint8_t {
   kUnknownReservation = 6,
   kOtherDescriptor = 7,  // The reservation's state has another descriptor.
   kOtherRange = 8,       // Asks for tokens outside the reservation.
+  kSuperseded = 10,      // The slot was given to another opener; an older ticket.
   kNoProof = 9,          // The opener didn't prove possession of the session key.
 };
-inline constexpr std::uint8_t kTicketFaultCount = 10;
+inline constexpr std::uint8_t kTicketFaultCount = 11;
 std::string_view name(TicketFault fault);  // "altered", "other_incarnation", …
 
 // A ticket as read from text: nothing in it may be believed before verify().

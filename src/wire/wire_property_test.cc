@@ -187,9 +187,19 @@ Frame frame(std::size_t kind) {
       return HelloProof{mac()};
     case 2:
       return DataHello{id(), near<std::uint32_t>(1, 100), any<bool>(), mac()};
-    case 3:
-      return Open{address(), text(kTicketTextMax),         mac(),   digest(),
-                  range(),   enumerator<kv::Exactness>(3), small(), number()};
+    case 3: {
+      Open made{address(), text(kTicketTextMax),         mac(),   digest(),
+                range(),   enumerator<kv::Exactness>(3), small(), number(),
+                !seldom()};
+      std::uint32_t after = 0;
+      made.missing =
+          several(kMissingMax, [] { return ChunkRange{any<std::uint32_t>() % 9, seldom() ? 0u : 9u}; });
+      for (ChunkRange& range : made.missing) {
+        range = {range.begin + after, range.end + after};
+        after = range.end;
+      }
+      return made;
+    }
     case 4:
       return Plan{address(),
                   digest(),
@@ -200,7 +210,8 @@ Frame frame(std::size_t kind) {
                   small(),
                   number(),
                   number(),
-                  number()};
+                  number(),
+                  any<bool>()};
     case 5: {
       const auto bytes = [] { return any_bytes(kTextBytesMax); };
       return Reject{address(), code(), bytes(), enumerator<TicketFault>(kTicketFaultCount),

@@ -303,6 +303,32 @@ TEST(Ends, ALinkThatBreaksAnywhereEndsInTheRightAnswer) {
   }
 }
 
+TEST(Ends, ALinkThatBreaksBeforeSealIsMadeAnewAndWhatHasComeStays) {
+  Duo duo;
+  TcpRelay relay(duo.loop(), *net::Endpoint::parse(duo.p().agent));
+  std::uint64_t chunks = 0, cut_at = ~std::uint64_t{0};
+  relay.set_judge([&](RelayedFrame& frame) {
+    if (frame.direction != Direction::kFromTarget || frame.type != FrameType::kData) return Passage::kForward;
+    return ++chunks == cut_at ? Passage::kCut : Passage::kForward;
+  });
+  const std::string prompt = prompt_of(2000);
+  const auto whole = duo.ask_decode(prompt, through(relay, duo.prefill(prompt)), kTokens);
+  EXPECT_THAT(duo.finish(*whole).route(), StartsWith("handoff"));
+  const std::uint64_t of_one = std::exchange(chunks, 0);
+  ASSERT_GE(of_one, 6u);
+  cut_at = of_one - 1;
+  duo.p().gate.hold_after(1);  // So that chunks come one after the other, and are placed.
+  const auto asking = duo.ask_decode(prompt, through(relay, duo.prefill(prompt)), kTokens);
+  ASSERT_TRUE(duo.until([&] { return placed(duo) > 0; }));
+  duo.p().gate.open();
+  const Answer& answer = duo.finish(*asking);
+  EXPECT_EQ(answer.text(), support::fake_answer(prompt, kTokens)) << answer.body;
+  EXPECT_THAT(answer.route(), StartsWith("handoff")) << answer.body;
+  EXPECT_GT(chunks, of_one);           // The chunk that was lost, at least.
+  EXPECT_LT(chunks, cut_at + of_one);  // Not all of them again.
+  EXPECT_TRUE(duo.settled()) << Duo::holdings(duo.p()) << Duo::holdings(duo.d());
+}
+
 TEST(Ends, ABlackHoleBetweenThemEndsByLeaseAndTheDecoderComputes) {
   Duo duo("llamacpp:f16", "openvino:f32", hurry);
   TcpRelay relay(duo.loop(), *net::Endpoint::parse(duo.p().agent));

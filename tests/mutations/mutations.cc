@@ -40,19 +40,20 @@ constexpr Planted kProtocols[] = {
     {Mutation::kWatermarkInPartialTile, "watermark includes a partial tile", "R8"},
     {Mutation::kFailureBeforeQuiet, "failure reported, and memory freed, before quiet", "R13"},
     {Mutation::kReserveBeforeAdmission, "D reserves before P admits", "R10"},
+    {Mutation::kStaleDoneReleases, "stale DONE releases a superseded slot", "§5"},
+    {Mutation::kCreditSurvivesResume, "credits survive RESUME", "§5"},
 };
 
 constexpr NotYet kNotYet[] = {
     {"VALID? ignores the attempt", "no direct reads, hence no VALID?"},
     {"P frees on answering VALID?", "no direct reads, hence no VALID?"},
     {"leader owns on N−1 ranks", "no multi-rank groups"},
-    {"stale DONE releases a superseded slot", "no superseding: a slot's holder changes after its end alone"},
-    {"credits survive RESUME", "no RESUME; RESTART's credits are below"},
 };
 
 constexpr Planted kOwn[] = {
     {Mutation::kAbortSkipsQuiesce, "failure, cancel or expiry frees pages that a pack still reads", "R6"},
     {Mutation::kCreditSurvivesRestart, "credits survive RESTART", "R9"},
+    {Mutation::kResumeKeepsOldGeneration, "RESUME keeps the chunks of another generation", "R9"},
     {Mutation::kDoneKeepsReservation, "DONE leaves the reservation to another consumer", "§7"},
     {Mutation::kRestartFreesSealedSlot, "a sealed slot whose consumer has restarted is given again", "§7"},
     {Mutation::kRootNotCompared, "D owns although the root over what it read back differs", "R7"},

@@ -65,7 +65,8 @@ void Shell::dial(const std::shared_ptr<Incoming>& incoming) {
     meters_.transport_chosen(incoming->transport);
     ISTHMUS_LOG(kInfo, "transport chosen", "producer={} transport={} refused=\"{}\"", incoming->producer,
                 incoming->transport, incoming->refused);
-    begin(incoming, *session);
+    if (!incoming->is_begun) return begin(incoming, *session);
+    consume([&](ConsumerActions& out) { consumer_.session_found(incoming->handoff, *session, now(), out); });
   });
 }
 
@@ -78,8 +79,11 @@ void Shell::refused(const std::shared_ptr<Incoming>& incoming, const Links::Way&
   const bool is_silent = why.code == Code::kDeadlineExceeded && way.transport != nullptr &&
                          way.transport->capabilities().same_host_only;
   if (!is_silent && incoming->next_way < incoming->ways.size()) return dial(incoming);
-  end_unbegun(incoming, {why.code, fmt::format("producer {} can't be reached: {}", incoming->producer,
-                                               incoming->refused)});
+  const Error unreachable{
+      why.code, fmt::format("producer {} can't be reached: {}", incoming->producer, incoming->refused)};
+  if (!incoming->is_begun) return end_unbegun(incoming, unreachable);
+  consume(
+      [&](ConsumerActions& out) { consumer_.session_refused(incoming->handoff, unreachable, now(), out); });
 }
 
 void Shell::begin(const std::shared_ptr<Incoming>& incoming, SessionId session) {
@@ -321,6 +325,15 @@ void Shell::act(const VoidChunks& action) {
   const auto incoming = find(action.handoff);
   if (!incoming || !incoming->plan) return;
   incoming->tiles.assign(incoming->plan->chunk_count(), {});
+}
+
+// Every way is tried again: the one that broke may be the only one that works.
+void Shell::act(const NeedSession& action) {
+  const auto incoming = find(action.handoff);
+  if (!incoming) return;
+  incoming->next_way = 0;
+  incoming->refused.clear();
+  poster_.post([this, incoming] { dial(incoming); });
 }
 
 void Shell::act(Own& action) {

@@ -276,6 +276,11 @@ void Shell::act(const ComputeSeal& action) {
   });
 }
 
+void Shell::act(const ResumeAttempt& action) {
+  const auto at = outgoing_.find({action.handoff, action.attempt});
+  if (at != outgoing_.end()) outgoing_[{action.handoff, action.next}] = at->second;
+}
+
 void Shell::act(const ProducerHandoffEnded& action) {
   const auto at = outgoing_.find({action.handoff, action.attempt});
   if (at != outgoing_.end()) {

@@ -146,6 +146,7 @@ class Shell final : public Agent {
   void act(SendChunk& action);
   void act(SendFence& action);
   void act(const ComputeSeal& action);
+  void act(const ResumeAttempt& action);
   void act(const ReleasePins& action);
   void act(const ProducerHandoffEnded& action);
   void act(const ReservationEnded& action);
@@ -162,6 +163,7 @@ class Shell final : public Agent {
   void act(const PlaceChunk& action);
   void act(const Verify& action);
   void act(const VoidChunks& action);
+  void act(const NeedSession& action);
   void act(Own& action);
   void act(const ReleaseStaging& action);
   void act(const ReleaseDestination& action);

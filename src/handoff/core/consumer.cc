@@ -118,6 +118,8 @@ void ConsumerCore::send_open(Entry& entry, Instant now, ConsumerActions& out) {
   open.exactness = entry.begin.policy.exactness;
   open.roundings_max = entry.begin.policy.roundings_max;
   open.deadline_ms = wire::to_ms(entry.begin.deadline - now);
+  open.resumes = entry.placed_count > 0;
+  if (open.resumes) open.missing = missing_of(entry);
   entry.resend_at = now + options_.timings.resend_interval;
   send(entry, std::move(open), out);
 }
@@ -172,10 +174,10 @@ void ConsumerCore::lose_session(Entry& entry, Instant now, ConsumerActions& out)
   meet(&entry, ConsumerEvent::kSessionLost);
   if (entry.state >= ConsumerState::kVerifying) return;
   if (entry.state == ConsumerState::kReceiving && entry.seal) return;
-  end(entry, TerminalKind::kPeerLost,
-      Error{Code::kUnavailable,
-            fmt::format("the session with the producer is down in state {}", name(entry.state))},
-      Tell::kNothing, now, out);
+  const Error why{Code::kUnavailable,
+                  fmt::format("the session with the producer is down in state {}", name(entry.state))};
+  if (entry.state == ConsumerState::kResuming) return maybe_resume(entry, now, out);
+  lose(entry, why, now, out);
 }
 
 Status ConsumerCore::channel_up(ChannelId channel) {
@@ -217,12 +219,14 @@ void ConsumerCore::drop_channel(ChannelId channel, Instant now, ConsumerActions&
       return slot.generation == entry.address.generation &&
              (slot.use == SlotUse::kLanding || slot.use == SlotUse::kPlacing);
     }));
-    if (entry.state != ConsumerState::kReceiving) {
+    if (entry.state == ConsumerState::kResuming) {
+      maybe_resume(entry, now, out);
+    } else if (entry.state != ConsumerState::kReceiving) {
       settle(entry, out);
     } else if (entry.placed_count + in_hand < entry.plan->chunk_count) {
       const std::string detail = fmt::format("data channel {} is down with {} of {} chunks here",
                                              channel.number, entry.placed_count, entry.plan->chunk_count);
-      end(entry, TerminalKind::kPeerLost, Error{Code::kUnavailable, detail}, Tell::kAbort, now, out);
+      lose(entry, Error{Code::kUnavailable, detail}, now, out);
     } else {
       maybe_verify(entry, now, out);
     }
@@ -236,30 +240,38 @@ void ConsumerCore::plan_ready(const wire::HandoffId& handoff, std::uint32_t atte
   meet(find(handoff), ConsumerEvent::kPlanReady);
   Entry* entry = find(handoff, attempt);
   if (entry == nullptr || entry->state != ConsumerState::kPlanning) return;
-  const wire::Plan& offered = *entry->offered;
+  entry->plan = std::move(plan);
+  agree(*entry, now, out);
+}
+
+// Both plans are there: are they one?
+void ConsumerCore::agree(Entry& entry, Instant now, ConsumerActions& out) {
+  const wire::Plan& offered = *entry.offered;
+  const PlanFacts& plan = *entry.plan;
   if (plan.digest != offered.plan || plan.chunk_count != offered.chunk_count ||
       plan.slot_bytes != offered.slot_bytes || plan.total_bytes != offered.total_bytes) {
     const std::string detail =
         fmt::format("the producer's plan {} ({} chunks, {} bytes) isn't the own {} ({} chunks, {} bytes)",
                     offered.plan.hex(), offered.chunk_count, offered.total_bytes, plan.digest.hex(),
                     plan.chunk_count, plan.total_bytes);
-    return end(*entry, TerminalKind::kRejected, Error{Code::kIncompatible, detail}, Tell::kAbort, now, out);
+    return end(entry, TerminalKind::kRejected, Error{Code::kIncompatible, detail}, Tell::kAbort, now, out);
   }
-  entry->plan = std::move(plan);
-  const std::uint64_t staging = entry->plan->slot_bytes;
+  entry.wanted = offered.resumed ? ChunkSet(missing_of(entry)) : ChunkSet::all(plan.chunk_count);
+  const std::uint64_t staging = plan.slot_bytes;
   const Capacity& capacity = ledger_->capacity();
-  move(*entry, ConsumerState::kReserving, "plans agree", now + options_.timings.capacity_max);
-  if (entry->begin.destination.bytes > capacity.kv.bytes || staging > capacity.staging_bytes ||
+  move(entry, ConsumerState::kReserving, "plans agree", now + options_.timings.capacity_max);
+  if (entry.memory_ready) return start_receiving(entry, now, out);
+  if (entry.begin.destination.bytes > capacity.kv.bytes || staging > capacity.staging_bytes ||
       waiting_.size() >= options_.limits.admission_queue_max) {
     const std::string detail = fmt::format(
         "{} KV bytes and {} staging bytes are wanted of {} and {} in all; {} handoffs wait",
-        entry->begin.destination.bytes, staging, capacity.kv.bytes, capacity.staging_bytes, waiting_.size());
-    return end(*entry, TerminalKind::kExhausted, Error{Code::kExhausted, detail}, Tell::kAbort, now, out);
+        entry.begin.destination.bytes, staging, capacity.kv.bytes, capacity.staging_bytes, waiting_.size());
+    return end(entry, TerminalKind::kExhausted, Error{Code::kExhausted, detail}, Tell::kAbort, now, out);
   }
-  waiting_.push_back(handoff.sequence);
+  waiting_.push_back(entry.address.handoff.sequence);
   serve_waiting(out);
-  if (!entry->memory_reserved) entry->resend_at = now + options_.timings.busy_retry;
-  arm(*entry);
+  if (!entry.memory_reserved) entry.resend_at = now + options_.timings.busy_retry;
+  arm(entry);
 }
 
 void ConsumerCore::plan_failed(const wire::HandoffId& handoff, std::uint32_t attempt, Error why, Instant now,
@@ -305,7 +317,11 @@ void ConsumerCore::capacity_ready(const wire::HandoffId& handoff, std::uint32_t 
                                   ConsumerActions& out) {
   meet(find(handoff), ConsumerEvent::kMemoryReady);
   Entry* entry = find(handoff, attempt);
-  if (entry == nullptr || entry->state != ConsumerState::kReserving || !entry->memory_reserved) return;
+  const bool waits = entry != nullptr && entry->memory_reserved && !entry->memory_ready &&
+                     (entry->state == ConsumerState::kReserving || entry->state == ConsumerState::kResuming);
+  if (!waits) return;
+  entry->memory_ready = true;
+  if (entry->state == ConsumerState::kResuming) return maybe_resume(*entry, now, out);
   start_receiving(*entry, now, out);
 }
 
@@ -313,7 +329,9 @@ void ConsumerCore::capacity_refused(const wire::HandoffId& handoff, std::uint32_
                                     Instant now, ConsumerActions& out) {
   meet(find(handoff), ConsumerEvent::kMemoryRefused);
   Entry* entry = find(handoff, attempt);
-  if (entry == nullptr || entry->state != ConsumerState::kReserving || !entry->memory_reserved) return;
+  const bool waits = entry != nullptr && entry->memory_reserved && !entry->memory_ready &&
+                     (entry->state == ConsumerState::kReserving || entry->state == ConsumerState::kResuming);
+  if (!waits) return;
   const TerminalKind kind = terminal_kind(why.code);
   end(*entry, kind, std::move(why), Tell::kAbort, now, out);
 }
@@ -348,6 +366,8 @@ bool ConsumerCore::end_if_late(Entry& entry, Instant now, ConsumerActions& out) 
   } else if (leased && now >= entry.lease_end && !mutation(Mutation::kLeaseIgnored)) {
     end(entry, TerminalKind::kExpired, Error{Code::kAborted, late("the lease ran out")}, Tell::kAbort, now,
         out);
+  } else if (now >= entry.state_end && entry.state == ConsumerState::kResuming) {
+    end(entry, TerminalKind::kPeerLost, entry.lost, Tell::kAbort, now, out);
   } else if (now >= entry.state_end) {
     const bool memory = entry.state == ConsumerState::kReserving;
     end(entry, memory ? TerminalKind::kExhausted : TerminalKind::kTimedOut,

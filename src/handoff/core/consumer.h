@@ -15,6 +15,7 @@
 
 #include "base/status.h"
 #include "base/time.h"
+#include "handoff/core/chunk_set.h"
 #include "handoff/core/deadlines.h"
 #include "handoff/core/events.h"
 #include "handoff/core/ledger.h"
@@ -75,6 +76,13 @@ struct Own {
   GrantId destination = 0;
 };
 
+// The handoff has lost its session, or all data channels of it: find another one with the same producer, then
+// session_found() or session_refused(). Once a loss.
+struct NeedSession {
+  wire::HandoffId handoff;
+  std::uint64_t tag = 0;
+};
+
 // Staging slots are quiet: free them. Once a handoff that reserved any.
 struct ReleaseStaging {
   wire::HandoffId handoff;
@@ -104,8 +112,8 @@ struct ConsumerHandoffEnded {
 };
 
 using ConsumerAction =
-    std::variant<SendFrame, MakePlan, RevokeChannel, ReserveCapacity, PlaceChunk, Verify, VoidChunks, Own,
-                 ReleaseStaging, ReleaseDestination, ConsumerHandoffEnded>;
+    std::variant<SendFrame, MakePlan, RevokeChannel, ReserveCapacity, PlaceChunk, Verify, VoidChunks,
+                 NeedSession, Own, ReleaseStaging, ReleaseDestination, ConsumerHandoffEnded>;
 using ConsumerActions = std::vector<ConsumerAction>;
 
 struct ConsumerOptions {
@@ -175,6 +183,11 @@ class ConsumerCore {
   void capacity_refused(const wire::HandoffId& handoff, std::uint32_t attempt, Error why, Instant now,
                         ConsumerActions& out);
 
+  // Of NeedSession. The session is established and has a data channel; one with another life of the producer
+  // ends the handoff.
+  void session_found(const wire::HandoffId& handoff, SessionId session, Instant now, ConsumerActions& out);
+  void session_refused(const wire::HandoffId& handoff, Error why, Instant now, ConsumerActions& out);
+
   // Called inside on_incoming: decides at once, gives no actions. `bytes` is the transport's payload length.
   // An error (malformed: not this plan's, no credit, wrong slot, after the fence) means: close the channel
   // with it. Each judgement is followed by chunk_arrived() or channel_down() of that channel before the next
@@ -239,13 +252,19 @@ class ConsumerCore {
     std::optional<wire::Plan> offered;
     std::optional<PlanFacts> plan;
     bool memory_reserved = false;  // ReserveCapacity has been given.
+    bool memory_ready = false;     // And answered.
     bool busy = false;             // The next OPEN is another attempt.
     Ledger::Peak peak;
     std::vector<std::uint32_t> channels;  // Named in CREDIT.
     std::set<ChannelId> unquiet;          // Of these, not yet fenced or closed.
     std::vector<Slot> slots;
-    std::vector<bool> placed;
-    std::uint32_t placed_count = 0, granted = 0;
+    std::vector<bool> placed;        // By chunk, of this generation; empty before anything was received.
+    ChunkSet wanted;                 // Of this attempt.
+    std::uint32_t placed_count = 0;  // In all attempts.
+    std::uint32_t granted = 0;       // Positions in `wanted`.
+    std::uint32_t resumes = 0;
+    bool session_asked = false;  // NeedSession has been given and not answered.
+    Status lost;                 // When resuming: why.
     std::optional<SealInfo> seal;
     bool verifying = false;  // Verify has been given and not answered.
     std::uint32_t done_sent = 0;
@@ -263,6 +282,7 @@ class ConsumerCore {
   void on_seal(Entry& entry, const wire::Seal& seal, Instant now, ConsumerActions& out);
   void on_restart(Entry& entry, const wire::Restart& restart, Instant now, ConsumerActions& out);
   void on_renewed(SessionId session, const wire::Renewed& renewed, Instant now, ConsumerActions& out);
+  void agree(Entry& entry, Instant now, ConsumerActions& out);
   Status check_plan(const Entry& entry, const wire::Plan& plan) const;
   static MakePlan plan_of(const Entry& entry);
   Status check_seal(const Entry& entry, const wire::Seal& seal) const;
@@ -277,6 +297,12 @@ class ConsumerCore {
   void maybe_verify(Entry& entry, Instant now, ConsumerActions& out);
   void own(Entry& entry, Instant now, ConsumerActions& out);
   void send_done(Entry& entry, Instant now, ConsumerActions& out);
+  // Resuming.
+  void lose(Entry& entry, Error why, Instant now, ConsumerActions& out);
+  void maybe_resume(Entry& entry, Instant now, ConsumerActions& out);
+  SessionId session_with_channels(const Entry& entry) const;  // 0: none.
+  void void_chunks(Entry& entry, ConsumerActions& out);
+  static std::vector<wire::ChunkRange> missing_of(const Entry& entry);
   // Ends. Each may erase the entry.
   enum class Tell : std::uint8_t { kNothing, kAbort, kCancel, kDone };
   void end(Entry& entry, TerminalKind kind, Status why, Tell tell, Instant now, ConsumerActions& out);

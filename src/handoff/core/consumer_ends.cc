@@ -86,7 +86,7 @@ void ConsumerCore::free_memory(Entry& entry, ConsumerActions& out) {
   ledger_->release(entry.peak.destination);
   ledger_->release(entry.peak.staging);
   entry.peak = {};
-  entry.memory_reserved = false;
+  entry.memory_reserved = entry.memory_ready = false;
 }
 
 void ConsumerCore::give_terminal(Entry& entry, Destination destination, ConsumerActions& out) {

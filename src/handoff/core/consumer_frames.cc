@@ -60,11 +60,15 @@ void ConsumerCore::on_handoff_frame(Entry& entry, const wire::Frame& frame, Inst
   } else if (const auto* reject = std::get_if<wire::Reject>(&frame)) {
     if (opening) on_reject(entry, *reject, now, out);
   } else if (const auto* promised = std::get_if<wire::Promised>(&frame)) {
-    if (entry.state != ConsumerState::kOpening) return;
+    if (entry.state != ConsumerState::kOpening || entry.plan) return;  // What was planned is admitted.
     const Duration wait = std::min(wire::from_ms(promised->deadline_ms), options_.timings.promise_max);
     move(entry, ConsumerState::kPromised, "promised", now + wait);
     arm(entry);
   } else if (const auto* busy = std::get_if<wire::Busy>(&frame)) {
+    const bool moving = entry.state == ConsumerState::kPlanning || entry.state == ConsumerState::kReserving ||
+                        (entry.state == ConsumerState::kReceiving && !entry.seal);
+    if (moving)
+      return lose(entry, Error{Code::kUnavailable, "the producer has lost a data channel"}, now, out);
     if (!opening || entry.busy) return;
     entry.busy = true;
     entry.resend_at =
@@ -109,6 +113,10 @@ Status ConsumerCore::check_plan(const Entry& entry, const wire::Plan& plan) cons
                  fmt::format("PLAN of generation {} has {} chunks, 1 to {} are allowed",
                              plan.address.generation, plan.chunk_count, options_.limits.chunks_max)};
   }
+  const bool keeps =
+      plan.address.generation == entry.address.generation || mutation(Mutation::kResumeKeepsOldGeneration);
+  if (plan.resumed && (entry.placed_count == 0 || !keeps))
+    return Error{Code::kIncompatible, "PLAN resumes what this side hasn't begun"};
   return ok_status();
 }
 
@@ -116,6 +124,7 @@ void ConsumerCore::on_plan(Entry& entry, const wire::Plan& plan, Instant now, Co
   const Status agreed = check_plan(entry, plan);
   if (!agreed.ok()) return end(entry, TerminalKind::kRejected, agreed.error(), Tell::kAbort, now, out);
   entry.address.generation = plan.address.generation;
+  if (!plan.resumed && entry.placed_count > 0) void_chunks(entry, out);
   entry.offered = plan;
   entry.resend_at = kFarFuture;
   // The lease counts from the sending of OPEN. After a promise that is long ago: the first RENEWED tells, and
@@ -127,6 +136,7 @@ void ConsumerCore::on_plan(Entry& entry, const wire::Plan& plan, Instant now, Co
   entry.renew_at = promised ? now : now + options_.timings.renew_interval;
   move(entry, ConsumerState::kPlanning, "plan", now + options_.timings.plan_max);
   arm(entry);
+  if (entry.plan) return agree(entry, now, out);
   out.push_back(plan_of(entry));
 }
 
@@ -139,7 +149,8 @@ std::optional<MakePlan> ConsumerCore::coming_plan(const wire::HandoffId& handoff
   const auto found = handoffs_.find(handoff.sequence);
   if (handoff.consumer != options_.incarnation || found == handoffs_.end()) return std::nullopt;
   const ConsumerState state = found->second.state;
-  const bool opening = state == ConsumerState::kOpening || state == ConsumerState::kPromised;
+  const bool opening =
+      (state == ConsumerState::kOpening || state == ConsumerState::kPromised) && !found->second.plan;
   return opening ? std::optional(plan_of(found->second)) : std::nullopt;
 }
 
@@ -188,30 +199,30 @@ void ConsumerCore::start_receiving(Entry& entry, Instant now, ConsumerActions& o
     entry.unquiet.insert(*it);
   }
   if (entry.channels.empty()) {
-    return end(entry, TerminalKind::kPeerLost, Error{Code::kUnavailable, "no data channel is left"},
-               Tell::kAbort, now, out);
+    return lose(entry, Error{Code::kUnavailable, "no data channel is left"}, now, out);
   }
   const bool confirmed = entry.lease_end != kFarFuture;
   move(entry, ConsumerState::kReceiving, "capacity",
        confirmed ? kFarFuture : now + options_.timings.open_max);
-  entry.placed.assign(entry.plan->chunk_count, false);
+  if (entry.placed.empty()) entry.placed.assign(entry.plan->chunk_count, false);
+  entry.granted = 0;
   entry.resend_at = now + options_.timings.resend_interval;
   arm(entry);
-  grant_credit(entry, false, out);
+  grant_credit(entry, entry.wanted.count() == 0, out);  // The channels are to be fenced in any case.
 }
 
-// Chunk i uses slot i % slots: it may come once chunk i - slots has left it.
+// The chunk at position i uses slot i % slots: it may come once that at i - slots has left it.
 void ConsumerCore::grant_credit(Entry& entry, bool repeat, ConsumerActions& out) {
   const std::uint32_t before = entry.granted;
-  while (entry.granted < entry.plan->chunk_count) {
+  while (entry.granted < entry.wanted.count()) {
     Slot& slot = entry.slots[entry.granted % entry.slots.size()];
     const bool leaving = slot.use == SlotUse::kPlacing && mutation(Mutation::kSlotFreeWhilePlacing);
     if (slot.use != SlotUse::kFree && !leaving) break;
-    slot = {SlotUse::kGranted, entry.address.generation, entry.granted, {}};
+    slot = {SlotUse::kGranted, entry.address.generation, entry.wanted.at(entry.granted), {}};
     ++entry.granted;
   }
   if (entry.granted == before && !repeat) return;
-  if (entry.granted == 0) return;
+  if (entry.granted == 0 && entry.wanted.count() > 0) return;
   send(entry,
        wire::Credit{entry.address, static_cast<std::uint32_t>(entry.slots.size()), entry.granted,
                     entry.channels},
@@ -265,8 +276,10 @@ Result<Judgement> ConsumerCore::judge_current(Entry& entry, ChannelId channel,
     return refuse(fmt::format("it came on channel {} after the fence", channel.number));
   if (header.plan != entry.plan->digest)
     return refuse(fmt::format("plan {} isn't {}", header.plan.hex(), entry.plan->digest.hex()));
-  if (header.index >= entry.granted) return refuse(fmt::format("credit reaches to {}", entry.granted));
-  const auto slot_index = static_cast<std::uint32_t>(header.index % entry.slots.size());
+  const std::optional<std::uint32_t> position = entry.wanted.position_of(header.index);
+  if (!position) return refuse("it isn't wanted");
+  if (*position >= entry.granted) return refuse(fmt::format("credit reaches to {}", entry.granted));
+  const auto slot_index = static_cast<std::uint32_t>(*position % entry.slots.size());
   if (header.slot != slot_index)
     return refuse(fmt::format("slot {} isn't its slot {}", header.slot, slot_index));
   ISTHMUS_TRY(wire::equal_geometry(header, entry.plan->geometry(header.index)));
@@ -295,16 +308,18 @@ void ConsumerCore::chunk_arrived(ChannelId channel, Instant now, ConsumerActions
   meet(entry, ConsumerEvent::kChunkArrived);
   if (entry == nullptr) return;
   Slot& slot = entry->slots[landing.slot];
-  if (entry->state == ConsumerState::kReceiving && slot.generation == entry->address.generation) {
+  const bool resuming = entry->state == ConsumerState::kResuming;
+  const bool moving = resuming || entry->state == ConsumerState::kReceiving;
+  if (moving && slot.generation == entry->address.generation) {
     slot.use = SlotUse::kPlacing;
     out.push_back(PlaceChunk{entry->address.handoff, entry->address.attempt, slot.generation, slot.index,
                              landing.slot});
     return;
   }
   slot.use = SlotUse::kFree;
-  if (entry->state == ConsumerState::kReceiving) return grant_credit(*entry, false, out);
+  if (resuming) return maybe_resume(*entry, now, out);
+  if (moving) return grant_credit(*entry, false, out);
   settle(*entry, out);
-  (void)now;
 }
 
 void ConsumerCore::chunk_placed(const PlaceChunk& chunk, Status status, Instant now, ConsumerActions& out) {
@@ -315,14 +330,18 @@ void ConsumerCore::chunk_placed(const PlaceChunk& chunk, Status status, Instant 
   if (slot.use != SlotUse::kPlacing || slot.index != chunk.index || slot.generation != chunk.generation)
     return;
   slot.use = SlotUse::kFree;
-  if (entry->state != ConsumerState::kReceiving) return settle(*entry, out);
-  if (chunk.generation != entry->address.generation) return grant_credit(*entry, false, out);
+  const bool resuming = entry->state == ConsumerState::kResuming;
+  if (entry->state != ConsumerState::kReceiving && !resuming) return settle(*entry, out);
+  if (chunk.generation != entry->address.generation) {
+    return resuming ? maybe_resume(*entry, now, out) : grant_credit(*entry, false, out);
+  }
   if (!status.ok()) {
     const std::string detail = fmt::format("chunk {}: {}", chunk.index, status.error().detail);
     return end(*entry, terminal_kind(status.code()), Error{status.code(), detail}, Tell::kAbort, now, out);
   }
   entry->placed[chunk.index] = true;
   ++entry->placed_count;
+  if (resuming) return maybe_resume(*entry, now, out);
   entry->resend_at = now + options_.timings.resend_interval;
   arm(*entry);
   grant_credit(*entry, false, out);
@@ -345,15 +364,19 @@ void ConsumerCore::on_restart(Entry& entry, const wire::Restart& restart, Instan
                     entry.state == ConsumerState::kReceiving;
   if (!live || entry.seal || restart.address.generation <= entry.address.generation) return;
   entry.address.generation = restart.address.generation;
-  if (entry.state != ConsumerState::kReceiving) return;
-  entry.placed.assign(entry.plan->chunk_count, false);
-  entry.placed_count = 0;
+  entry.offered->resumed = false;
+  if (entry.state != ConsumerState::kReceiving) {
+    if (entry.placed_count > 0) void_chunks(entry, out);
+    if (entry.plan) entry.wanted = ChunkSet::all(entry.plan->chunk_count);
+    return;
+  }
+  void_chunks(entry, out);
+  entry.wanted = ChunkSet::all(entry.plan->chunk_count);
   entry.granted = 0;
   // Slots that a void chunk still fills stay taken until it has left them.
   for (Slot& slot : entry.slots) {
     if (slot.use == SlotUse::kGranted) slot.use = SlotUse::kFree;
   }
-  out.push_back(VoidChunks{entry.address.handoff, entry.address.attempt, entry.address.generation});
   grant_credit(entry, false, out);
   (void)now;
 }

@@ -683,16 +683,115 @@ TEST_F(ConsumerTest, ALostSessionRevokesItsChannelsFirst) {
   const auto actions = call([&](auto& o) { core.session_down(kSession, now, o); });
   ASSERT_EQ(all<RevokeChannel>(actions).size(), 2u);
   EXPECT_TRUE(std::holds_alternative<RevokeChannel>(actions.front()));
-  EXPECT_EQ(all<ReleaseDestination>(actions).size(), 1u);
-  EXPECT_EQ(all<ConsumerHandoffEnded>(actions).at(0).kind, TerminalKind::kPeerLost);
 }
 
-TEST_F(ConsumerTest, ALostChannelWithChunksOutEndsTheAttempt) {
+// --- Resuming
+
+TEST_F(ConsumerTest, ALostSessionKeepsWhatHasCome) {
+  receive();
+  deliver(0);
+  const auto lost = call([&](auto& o) { core.session_down(kSession, now, o); });
+  ASSERT_EQ(all<NeedSession>(lost).size(), 1u);
+  EXPECT_EQ(all<NeedSession>(lost)[0].tag, 77u);
+  EXPECT_TRUE(all<ReleaseDestination>(lost).empty());
+  EXPECT_EQ(state(), ConsumerState::kResuming);
+
+  ASSERT_TRUE(core.session_up(2, Peer{"p1", kProducer, test_key(2), {source_descriptor()}}, now, out).ok());
+  ASSERT_TRUE(core.channel_up({2, 1}).ok());
+  const auto opened = call([&](auto& o) { core.session_found(handoff, 2, now, o); });
+  const auto open = frames<wire::Open>(opened).at(0);
+  EXPECT_EQ(open.address, address(2));
+  EXPECT_TRUE(open.resumes);
+  EXPECT_EQ(open.missing, (std::vector<wire::ChunkRange>{{1, 3}}));
+  EXPECT_EQ(open.proof, wire::open_proof(test_key(2), {6, 1}, handoff, 2));
+
+  wire::Plan plan = plan_frame();
+  plan.address.attempt = 2;
+  plan.resumed = true;
+  ConsumerActions actions;
+  ASSERT_TRUE(core.frame_in(2, plan, now, actions).ok());
+  const auto credit = frames<wire::Credit>(actions).at(0);  // Memory is there: no other is asked for.
+  EXPECT_EQ(credit.chunks_granted, 2u);                     // Of those that are missing.
+  EXPECT_EQ(credit.channels, (std::vector<std::uint32_t>{1}));
+  EXPECT_TRUE(all<ReserveCapacity>(actions).empty());
+  wire::ChunkHeader second = header(1);  // The first one that is missing: slot 0.
+  second.address.attempt = 2;
+  EXPECT_EQ(judge(second, {2, 1}).code(), Code::kMalformed);
+  second.slot = 0;
+  ASSERT_TRUE(judge(second, {2, 1}).ok());
+  ASSERT_EQ(all<PlaceChunk>(arrive({2, 1})).at(0).index, 1u);
+  wire::ChunkHeader have = header(0);
+  have.address.attempt = 2;
+  EXPECT_EQ(judge(have, {2, 1}).code(), Code::kMalformed);  // It isn't wanted.
+}
+
+TEST_F(ConsumerTest, APlanThatDoesNotResumeVoidsWhatHasCome) {
+  receive();
+  deliver(0);
+  in(wire::Busy{address(), 0});  // The producer has lost a channel.
+  EXPECT_EQ(state(), ConsumerState::kOpening);
+  wire::Plan plan = plan_frame();
+  plan.address = address(2, 2);
+  const auto actions = in(plan);
+  EXPECT_EQ(all<VoidChunks>(actions).at(0).generation, 2u);
+  EXPECT_EQ(frames<wire::Credit>(actions).at(0).chunks_granted, 2u);
+  wire::ChunkHeader first = header(0, 2);
+  first.address.attempt = 2;
+  EXPECT_TRUE(judge(first)->place);
+}
+
+TEST_F(ConsumerTest, APlanCannotResumeAnotherGeneration) {  // R9
+  receive();
+  deliver(0);
+  in(wire::Busy{address(), 0});
+  wire::Plan plan = plan_frame();
+  plan.address = address(2, 2);
+  plan.resumed = true;
+  EXPECT_EQ(frames<wire::Abort>(in(plan)).at(0).code, Code::kIncompatible);
+}
+
+TEST_F(ConsumerTest, TheNextAttemptWaitsForWhatIsBeingPlaced) {
+  receive();
+  ASSERT_TRUE(judge(header(0)).ok());
+  const auto place = all<PlaceChunk>(arrive()).at(0);
+  EXPECT_TRUE(frames<wire::Open>(in(wire::Busy{address(), 0})).empty());
+  const auto open = frames<wire::Open>(placed(place)).at(0);
+  EXPECT_EQ(open.missing, (std::vector<wire::ChunkRange>{{1, 3}}));
+}
+
+TEST_F(ConsumerTest, ALostChannelOpensTheNextAttemptOnAnotherOne) {
   receive();
   ASSERT_TRUE(judge(header(0)).ok());
   const auto actions = call([&](auto& o) { core.channel_down(kFirst, {}, now, o); });
-  EXPECT_EQ(frames<wire::Abort>(actions).at(0).code, Code::kUnavailable);
-  EXPECT_EQ(all<ConsumerHandoffEnded>(fence(kSecond)).at(0).kind, TerminalKind::kPeerLost);
+  EXPECT_EQ(frames<wire::Open>(actions).at(0).address.attempt, 2u);
+  EXPECT_FALSE(frames<wire::Open>(actions)[0].resumes);
+  EXPECT_TRUE(all<NeedSession>(actions).empty());
+}
+
+TEST_F(ConsumerTest, WithoutAWayToTheProducerResumingEnds) {
+  receive();
+  call([&](auto& o) { core.session_down(kSession, now, o); });
+  const Error why{Code::kUnavailable, "nobody answers"};
+  const auto actions = call([&](auto& o) { core.session_refused(handoff, why, now, o); });
+  EXPECT_EQ(all<ConsumerHandoffEnded>(actions).at(0).kind, TerminalKind::kPeerLost);
+  EXPECT_EQ(all<ReleaseDestination>(actions).size(), 1u);
+  EXPECT_EQ(ledger.live(), 0u);
+}
+
+TEST_F(ConsumerTest, AnotherLifeOfTheProducerResumesNothing) {
+  receive();
+  call([&](auto& o) { core.session_down(kSession, now, o); });
+  ASSERT_TRUE(core.session_up(2, Peer{"p1", {1, 21}, test_key(2), {source_descriptor()}}, now, out).ok());
+  ASSERT_TRUE(core.channel_up({2, 1}).ok());
+  const auto actions = call([&](auto& o) { core.session_found(handoff, 2, now, o); });
+  EXPECT_EQ(all<ConsumerHandoffEnded>(actions).at(0).kind, TerminalKind::kPeerLost);
+}
+
+TEST_F(ConsumerTest, ResumingHasADeadlineAndABound) {
+  receive();
+  call([&](auto& o) { core.session_down(kSession, now, o); });
+  now = now + seconds(5);
+  EXPECT_EQ(all<ConsumerHandoffEnded>(tick()).at(0).kind, TerminalKind::kPeerLost);
 }
 
 TEST_F(ConsumerTest, TheRequestsDeadlineEndsAnyState) {

@@ -31,8 +31,8 @@ constexpr Impossible<P, PE> kProducer[] = {
     {P::kReleased, PE::kChannelLost, kNoHolder},
     {P::kPromised, PE::kLifeOver, "the old life's sessions went first, and the promise with them"},
     {P::kPinned, PE::kLifeOver, kNoHolder},
-    {P::kOpened, PE::kLifeOver, "the old life's sessions went first, and the attempt with them"},
-    {P::kGrowing, PE::kLifeOver, "the old life's sessions went first, and the attempt with them"},
+    {P::kOpened, PE::kLifeOver, "the old life's sessions went first, and severed it"},
+    {P::kGrowing, PE::kLifeOver, "the old life's sessions went first, and severed it"},
     {P::kReleased, PE::kLifeOver, kNoHolder},
     {P::kPinned, PE::kOpenNext, kByClass},
     {P::kReleased, PE::kOpenNext, kByClass},
@@ -55,7 +55,6 @@ constexpr Impossible<P, PE> kProducer[] = {
 
 constexpr Impossible<C, CE> kConsumer[] = {
     {C::kClosed, CE::kSessionLost, "what is over has no session"},
-    {C::kOpening, CE::kChannelLost, kNoChannels},
     {C::kPromised, CE::kChannelLost, kNoChannels},
     {C::kPlanning, CE::kChannelLost, kNoChannels},
     {C::kReserving, CE::kChannelLost, kNoChannels},
@@ -90,6 +89,7 @@ constexpr Impossible<C, CE> kConsumer[] = {
     {C::kPlanning, CE::kVerified, kAsked},
     {C::kReserving, CE::kVerified, kAsked},
     {C::kReceiving, CE::kVerified, kAsked},
+    {C::kResuming, CE::kVerified, kAsked},
     {C::kOwned, CE::kVerified, kAsked},
     {C::kClosed, CE::kVerified, kAsked},
     {C::kOpening, CE::kVerifyFailed, kAsked},
@@ -97,6 +97,7 @@ constexpr Impossible<C, CE> kConsumer[] = {
     {C::kPlanning, CE::kVerifyFailed, kAsked},
     {C::kReserving, CE::kVerifyFailed, kAsked},
     {C::kReceiving, CE::kVerifyFailed, kAsked},
+    {C::kResuming, CE::kVerifyFailed, kAsked},
     {C::kOwned, CE::kVerifyFailed, kAsked},
     {C::kClosed, CE::kVerifyFailed, kAsked},
     {C::kQuarantined, CE::kDeadline, "it waits for a report alone"},
@@ -123,6 +124,7 @@ std::string_view name(ProducerEvent event) {
                                          "prefill failed",
                                          "preempted",
                                          "withdrawn",
+                                         "superseded",
                                          "session lost",
                                          "channel lost",
                                          "consumer restarted",
@@ -147,11 +149,13 @@ std::string_view name(ProducerEvent event) {
 
 std::string_view name(ConsumerEvent event) {
   constexpr std::string_view kNames[] = {
-      "withdrawn",     "session lost", "channel lost",     "PLAN",         "REJECT",         "PROMISED",
-      "BUSY",          "SEAL",         "RELEASED",         "CANCEL",       "ABORT",          "RESTART",
-      "RENEWED",       "plan ready",   "plan failed",      "memory ready", "memory refused", "chunk header",
-      "chunk arrived", "chunk placed", "placement failed", "fence",        "verified",       "verify failed",
-      "deadline"};
+      "withdrawn",     "session lost",  "session found",    "session refused",
+      "channel lost",  "PLAN",          "REJECT",           "PROMISED",
+      "BUSY",          "SEAL",          "RELEASED",         "CANCEL",
+      "ABORT",         "RESTART",       "RENEWED",          "plan ready",
+      "plan failed",   "memory ready",  "memory refused",   "chunk header",
+      "chunk arrived", "chunk placed",  "placement failed", "fence",
+      "verified",      "verify failed", "deadline"};
   static_assert(std::size(kNames) == kConsumerEvents);
   return kNames[static_cast<std::size_t>(event)];
 }

@@ -22,6 +22,7 @@ enum class ProducerEvent : std::uint8_t {
   kPrefillFailed,
   kPreempted,
   kWithdrawn,  // cancel() of the own side.
+  kSuperseded,
   kSessionLost,
   kChannelLost,  // One that the holder's CREDIT named.
   kLifeOver,     // The holder's agent has restarted.
@@ -41,13 +42,15 @@ enum class ProducerEvent : std::uint8_t {
   kSealReady,
   kDeadline,
 };
-inline constexpr std::size_t kProducerEvents = 24;
+inline constexpr std::size_t kProducerEvents = 25;
 
 // kClosed stands for "none".
 enum class ConsumerEvent : std::uint8_t {
   kWithdrawn,
   kSessionLost,
-  kChannelLost,  // One that was named, before its fence.
+  kSessionFound,    // Of NeedSession.
+  kSessionRefused,  // Of NeedSession.
+  kChannelLost,     // One that was named, before its fence.
   kPlan,
   kReject,
   kPromised,
@@ -71,7 +74,7 @@ enum class ConsumerEvent : std::uint8_t {
   kVerifyFailed,
   kDeadline,
 };
-inline constexpr std::size_t kConsumerEvents = 25;
+inline constexpr std::size_t kConsumerEvents = 27;
 
 std::string_view name(ProducerEvent event);
 std::string_view name(ConsumerEvent event);

@@ -30,6 +30,9 @@ enum class Mutation : std::uint8_t {
   kQuarantineFrees,
   kAttemptIgnored,
   kLeaseIgnored,
+  kCreditSurvivesResume,
+  kResumeKeepsOldGeneration,
+  kStaleDoneReleases,
 };
 
 }  // namespace isthmus::handoff

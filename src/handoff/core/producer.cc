@@ -41,16 +41,19 @@ Status ProducerCore::check_reservation(const Reservation& reservation, Instant n
   return ok_status();
 }
 
+wire::Ticket ProducerCore::ticket_of(const Reservation& reservation, Instant lease_end) const {
+  return {options_.name,      options_.incarnation,
+          reservation.id,     reservation.source,
+          reservation.tokens, wire::to_ms(lease_end - options_.started),
+          reservation.nonce,  false};
+}
+
 Result<std::string> ProducerCore::admitted(const Reservation& reservation, Instant now,
                                            ProducerActions& out) {
   meet(find(reservation.id), ProducerEvent::kAdmitted);
   ISTHMUS_TRY(check_reservation(reservation, now));
   const Instant lease_end = std::min(now + reservation.lease, reservation.deadline);
-  wire::Ticket ticket{options_.name,      options_.incarnation,
-                      reservation.id,     reservation.source,
-                      reservation.tokens, wire::to_ms(lease_end - options_.started),
-                      reservation.nonce,  false};
-  ISTHMUS_TRY(std::string text, wire::mint(ticket, options_.fleet_key));
+  ISTHMUS_TRY(std::string text, wire::mint(ticket_of(reservation, lease_end), options_.fleet_key));
   const Result<GrantId> grant = ledger_->grant(Category::kPinned, reservation.pinned, lease_end);
   Entry* promised = find(reservation.id);
   if (!grant.ok()) {
@@ -113,6 +116,8 @@ void ProducerCore::preempted(const Id128& reservation, Instant now, ProducerActi
   Attempt& attempt = *entry->attempt;
   const bool credit_survives = mutation(Mutation::kCreditSurvivesRestart);
   if (!credit_survives) attempt.slots = attempt.granted = 0;
+  attempt.offer.resumed = false;
+  attempt.wanted = ChunkSet::all(attempt.plan ? attempt.plan->chunk_count : 0);
   attempt.next_chunk = 0;
   attempt.placed = 0;
   attempt.progress_renewed = 0;
@@ -169,6 +174,13 @@ void ProducerCore::end_life(const Id128& incarnation, Instant now, ProducerActio
   for (const Id128& id : held) {
     Entry* entry = find(id);
     meet(entry, ProducerEvent::kLifeOver);
+    if (entry != nullptr && entry->state == ProducerState::kSevered) {
+      end_attempt(*entry,
+                  {TerminalKind::kPeerLost, Error{Code::kUnavailable, "the consumer has restarted"}, false,
+                   false, "ended"},
+                  now, out);
+      continue;
+    }
     // A dead consumer may have owned a sealed state and answered with it: the slot isn't given twice.
     if (entry != nullptr && entry->state == ProducerState::kSealed) {
       end_attempt(*entry,
@@ -190,12 +202,11 @@ void ProducerCore::session_down(SessionId session, Instant now, ProducerActions&
     const SessionId holders = entry->promised ? entry->promised->session : entry->attempt->session;
     if (holders != session) continue;
     meet(entry, ProducerEvent::kSessionLost);
-    const End lost{TerminalKind::kPeerLost,
-                   Error{Code::kUnavailable, "the session with the consumer is down"}, false, false, "ended"};
+    const Error why{Code::kUnavailable, "the session with the consumer is down"};
     if (entry->state == ProducerState::kPromised) {
-      end_promise(*entry, lost, now, out);
+      end_promise(*entry, {TerminalKind::kPeerLost, why, false, false, "ended"}, now, out);
     } else if (entry->state == ProducerState::kOpened || entry->state == ProducerState::kGrowing) {
-      end_attempt(*entry, lost, now, out);
+      sever(*entry, why, now, out);
     }
   }
 }
@@ -213,14 +224,12 @@ void ProducerCore::channel_down(ChannelId channel, Instant now, ProducerActions&
     const std::vector<ChannelId>& named = entry->attempt->channels;
     if (std::ranges::find(named, channel) == named.end()) continue;
     meet(entry, ProducerEvent::kChannelLost);
-    if (entry->state == ProducerState::kGrowing) users.push_back(id);
+    if (entry->state == ProducerState::kOpened || entry->state == ProducerState::kGrowing)
+      users.push_back(id);
   }
   for (const Id128& id : users) {
     const std::string detail = fmt::format("data channel {} is down", channel.number);
-    if (Entry* entry = find(id)) {
-      end_attempt(*entry, {TerminalKind::kPeerLost, Error{Code::kUnavailable, detail}, false, true, "ended"},
-                  now, out);
-    }
+    if (Entry* entry = find(id)) sever(*entry, Error{Code::kUnavailable, detail}, now, out);
   }
 }
 
@@ -242,6 +251,8 @@ void ProducerCore::on_due(Entry& entry, Instant now, ProducerActions& out) {
     const std::string detail = fmt::format("the lease ran out in state {}", name(entry.state));
     end_reservation(entry, {TerminalKind::kExpired, Error{Code::kAborted, detail}, true, true, "ended"}, now,
                     out);
+  } else if (now >= entry.state_end && entry.state == ProducerState::kSevered) {
+    end_attempt(entry, {TerminalKind::kPeerLost, entry.attempt->lost, false, true, "ended"}, now, out);
   } else if (now >= entry.state_end) {
     const Error why{Code::kDeadlineExceeded, "the plan was not made in time"};
     end_attempt(entry, {TerminalKind::kTimedOut, why, false, true, "ended"}, now, out);
@@ -287,7 +298,8 @@ void ProducerCore::move(Entry& entry, ProducerState to, std::string_view cause) 
 
 void ProducerCore::arm(Entry& entry) {
   const bool leased = entry.state == ProducerState::kPinned || entry.state == ProducerState::kOpened ||
-                      entry.state == ProducerState::kGrowing || entry.state == ProducerState::kSealed;
+                      entry.state == ProducerState::kGrowing || entry.state == ProducerState::kSevered ||
+                      entry.state == ProducerState::kSealed;
   deadlines_.arm(entry.spec.id, leased ? std::min(entry.lease_end, entry.state_end) : entry.state_end);
 }
 

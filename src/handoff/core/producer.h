@@ -15,6 +15,7 @@
 
 #include "base/status.h"
 #include "base/time.h"
+#include "handoff/core/chunk_set.h"
 #include "handoff/core/deadlines.h"
 #include "handoff/core/events.h"
 #include "handoff/core/ledger.h"
@@ -64,6 +65,13 @@ struct ComputeSeal {
   Id128 reservation;
 };
 
+// The holder goes on as attempt `next`, with a part of the plan only: what the shell has of `attempt` (plan,
+// tiles of the chunks that were packed) is that attempt's. The end of `attempt` follows.
+struct ResumeAttempt {
+  wire::HandoffId handoff;
+  std::uint32_t attempt = 0, next = 0;
+};
+
 // The reservation's pages are free: nothing of ours reads them. Exactly once a reservation that was admitted.
 struct ReleasePins {
   Id128 reservation;
@@ -88,7 +96,7 @@ struct ReservationEnded {
 };
 
 using ProducerAction = std::variant<SendFrame, MakePlan, RevokeChannel, SendChunk, SendFence, ComputeSeal,
-                                    ReleasePins, ProducerHandoffEnded, ReservationEnded>;
+                                    ResumeAttempt, ReleasePins, ProducerHandoffEnded, ReservationEnded>;
 using ProducerActions = std::vector<ProducerAction>;
 
 struct ProducerOptions {
@@ -138,6 +146,12 @@ class ProducerCore {
   // Prefill starts again from the first token: all pages may change. After SEAL this is nothing: the bytes
   // have gone.
   void preempted(const Id128& reservation, Instant now, ProducerActions& out);
+  // The slot is for another consumer though its holder's lease lives: a failover. The ticket that comes back,
+  // with this fresh nonce, is the only one that opens it from now on; frames of the past holder count no
+  // more. It may own what was sealed for it: who asks for this takes no answer of it. Errors: not_found
+  // (unknown, not admitted, or over).
+  Result<std::string> supersede(const Id128& reservation, const Id128& nonce, Instant now,
+                                ProducerActions& out);
   // Our own side doesn't want it any more; works before admission too (tombstone).
   void cancel(const Id128& reservation, Error why, Instant now, ProducerActions& out);
 
@@ -190,16 +204,19 @@ class ProducerCore {
     wire::HandoffId handoff;
     std::uint32_t number = 0;
     SessionId session = 0;
+    Digest128 target;
     wire::Plan offer;  // PLAN, complete once `plan` is there.
     std::optional<PlanFacts> plan;
     std::vector<ChannelId> channels;       // From the first CREDIT.
     std::uint32_t slots = 0, granted = 0;  // From CREDIT, of the current generation.
-    std::uint32_t next_chunk = 0;
-    std::map<ChunkRef, Sending> sending;  // Not yet reported by chunk_sent(), of any generation.
+    ChunkSet wanted;               // Once the plan is there: all of it, or what an earlier attempt left.
+    std::uint32_t next_chunk = 0;  // Position in `wanted`.
+    std::map<ChunkRef, Sending> sending;  // Not yet reported by chunk_sent(), of any attempt and generation.
     bool seal_asked = false, fenced = false;
     std::optional<wire::Seal> seal;
     std::uint64_t progress_renewed = 0;  // Progress at the last lease granted.
     std::uint32_t placed = 0;            // As the consumer reports.
+    Status lost;                         // When severed: why.
     // When quiescing.
     End end;
     std::optional<End> reservation_end;  // The reservation ended meanwhile.
@@ -222,6 +239,8 @@ class ProducerCore {
     GrantId grant = 0;
     std::optional<Attempt> attempt;
     std::optional<PromisedOpen> promised;
+    std::optional<Id128> only_nonce;            // Superseded: of the one ticket that still opens it.
+    std::optional<wire::HandoffId> superseded;  // The last holder that was.
   };
   struct Ended {
     std::uint32_t attempt = 0;
@@ -246,6 +265,7 @@ class ProducerCore {
     std::vector<kv::Reason> reasons;
   };
 
+  wire::Ticket ticket_of(const Reservation& reservation, Instant lease_end) const;
   Status check_reservation(const Reservation& reservation, Instant now) const;
   void end_life(const Id128& incarnation, Instant now, ProducerActions& out);
   // Frames.
@@ -257,8 +277,9 @@ class ProducerCore {
   void on_renew(SessionId session, const wire::Renew& renew, Instant now, ProducerActions& out);
   // OPEN in steps.
   bool repeat_answer(SessionId session, const wire::Open& open, Instant now, ProducerActions& out);
+  bool resume_answer(SessionId session, const wire::Open& open, Instant now, ProducerActions& out);
   std::optional<Refusal> check_ticket(SessionId session, const wire::Open& open,
-                                      const wire::SignedTicket& ticket, Instant now) const;
+                                      const wire::SignedTicket& ticket, std::optional<Instant> now) const;
   std::optional<Refusal> check_reserved(const Entry& entry, const wire::Open& open,
                                         const wire::Ticket& ticket) const;
   void promise(SessionId session, const wire::Open& open, const wire::Ticket& ticket, Instant now,
@@ -268,13 +289,19 @@ class ProducerCore {
   void reject(SessionId session, const wire::Open& open, const Id128& reservation, Refusal refusal,
               Instant now, ProducerActions& out);
   void send_plan(Entry& entry, Instant now, ProducerActions& out);
-  wire::Renewed::Item renew_one(const wire::Renewal& item, SessionId session, Instant now,
-                                ProducerActions& out);
+  std::optional<wire::Renewed::Item> renew_one(const wire::Renewal& item, SessionId session, Instant now,
+                                               ProducerActions& out);
   // Progress.
   void pump(Entry& entry, Instant now, ProducerActions& out);
   void maybe_seal(Entry& entry, Instant now, ProducerActions& out);
   void send_seal(Entry& entry, Digest128 tile_root, Instant now, ProducerActions& out);
   void maybe_fence(Entry& entry, ProducerActions& out);
+  // Resuming.
+  void sever(Entry& entry, Error why, Instant now, ProducerActions& out);
+  void resume(Entry& entry, SessionId session, const wire::Open& open, Instant now, ProducerActions& out);
+  static bool is_superseded(const Entry& entry, const wire::Ticket& ticket);
+  Entry* successor_of(const wire::HandoffId& superseded);
+  void extend_lease(Entry& entry, const wire::Open& open, Instant now) const;
   // Ends. Each may erase the entry.
   Ended tombstone(const End& end, std::uint32_t attempt, Instant now) const;
   void end_attempt(Entry& entry, End end, Instant now, ProducerActions& out);

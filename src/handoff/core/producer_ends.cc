@@ -97,6 +97,7 @@ void ProducerCore::end_reservation(Entry& entry, End end, Instant now, ProducerA
       return release(entry, "ended", out);
     case ProducerState::kOpened:
     case ProducerState::kGrowing:
+    case ProducerState::kSevered:
     case ProducerState::kSealed:
       return end_attempt(entry, std::move(end), now, out);
     case ProducerState::kQuiescing:
@@ -144,7 +145,8 @@ std::optional<ProducerCore::End> ProducerCore::close_attempt(Entry& entry, Insta
 }
 
 void ProducerCore::settle(Entry& entry, Instant now, ProducerActions& out) {
-  if (!entry.attempt || entry.state == ProducerState::kOpened || entry.state == ProducerState::kGrowing)
+  if (!entry.attempt || entry.state == ProducerState::kOpened || entry.state == ProducerState::kGrowing ||
+      entry.state == ProducerState::kSevered)
     return;
   maybe_fence(entry, out);
   const bool skips = mutation(entry.attempt->end.cause == "done" ? Mutation::kDoneSkipsQuiesce
@@ -198,9 +200,11 @@ void ProducerCore::maybe_fence(Entry& entry, ProducerActions& out) {
       std::ranges::any_of(attempt.sending, [](const auto& each) { return !each.second.packed; }))
     return;
   attempt.fenced = true;
+  // The consumer may have gone on to an attempt that was never opened here.
+  const std::uint32_t number = std::max(attempt.number, attempt.end_address.attempt);
   for (const ChannelId& channel : attempt.channels) {
     if (channels_.contains(channel))
-      out.push_back(SendFence{channel, wire::fence_token(attempt.handoff, attempt.number)});
+      out.push_back(SendFence{channel, wire::fence_token(attempt.handoff, number)});
   }
 }
 

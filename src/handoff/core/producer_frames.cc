@@ -78,7 +78,7 @@ void ProducerCore::on_open(SessionId session, const wire::Open& open, Instant no
     out.push_back(SendFrame{session, wire::Reject{open.address, code, detail, ended->fault, ended->reasons}});
     return;
   }
-  if (repeat_answer(session, open, now, out)) return;
+  if (repeat_answer(session, open, now, out) || resume_answer(session, open, now, out)) return;
   const Result<wire::SignedTicket> ticket = wire::parse_ticket(open.ticket);
   if (!ticket.ok()) {
     return reject(session, open, {},
@@ -125,10 +125,31 @@ bool ProducerCore::repeat_answer(SessionId session, const wire::Open& open, Inst
   return true;
 }
 
+// A later attempt of the holder, which has lost a connection: the slot is still its own.
+bool ProducerCore::resume_answer(SessionId session, const wire::Open& open, Instant now,
+                                 ProducerActions& out) {
+  Entry* entry = find(open.address.handoff);
+  if (entry == nullptr || !entry->attempt) return false;
+  const bool live = entry->state == ProducerState::kOpened || entry->state == ProducerState::kGrowing ||
+                    entry->state == ProducerState::kSevered || entry->state == ProducerState::kSealed;
+  const Attempt& attempt = *entry->attempt;
+  const bool same = open.target == attempt.target && open.wanted == attempt.offer.tokens;
+  const Result<wire::SignedTicket> ticket = wire::parse_ticket(open.ticket);
+  // It may have expired since: the lease is what counts from the first OPEN on.
+  const bool right = ticket.ok() && ticket->ticket.reservation == entry->spec.id &&
+                     !is_superseded(*entry, ticket->ticket) &&
+                     !check_ticket(session, open, *ticket, std::nullopt);
+  if (!live || !same || !right) return false;
+  resume(*entry, session, open, now, out);
+  return true;
+}
+
+// Without `now` expiry isn't looked at.
 std::optional<ProducerCore::Refusal> ProducerCore::check_ticket(SessionId session, const wire::Open& open,
                                                                 const wire::SignedTicket& ticket,
-                                                                Instant now) const {
-  const wire::TicketFence fence{options_.name, options_.incarnation, wire::to_ms(now - options_.started)};
+                                                                std::optional<Instant> now) const {
+  const auto elapsed = now ? std::optional(wire::to_ms(*now - options_.started)) : std::nullopt;
+  const wire::TicketFence fence{options_.name, options_.incarnation, elapsed};
   const wire::TicketFault fault = wire::verify(ticket, options_.fleet_key, fence);
   if (fault != wire::TicketFault::kNone) {
     return Refusal{Code::kAborted, fmt::format("ticket refused: {}", wire::name(fault)), fault, {}};
@@ -146,6 +167,10 @@ std::optional<ProducerCore::Refusal> ProducerCore::check_ticket(SessionId sessio
 
 std::optional<ProducerCore::Refusal> ProducerCore::check_reserved(const Entry& entry, const wire::Open& open,
                                                                   const wire::Ticket& ticket) const {
+  if (is_superseded(entry, ticket)) {
+    return Refusal{
+        Code::kAborted, "the slot was given to another opener", wire::TicketFault::kSuperseded, {}};
+  }
   if (entry.spec.source != ticket.descriptor) {
     return Refusal{Code::kIncompatible,
                    fmt::format("the ticket is for descriptor {}, the reservation's is {}",
@@ -193,9 +218,13 @@ void ProducerCore::open_slot(Entry& entry, SessionId session, const wire::Open& 
   if (entry.state == ProducerState::kPinned) return take_slot(entry, session, open, now, out);
   const bool same = entry.attempt && entry.attempt->handoff == open.address.handoff;
   const bool live = entry.state == ProducerState::kOpened || entry.state == ProducerState::kGrowing ||
-                    entry.state == ProducerState::kSealed;
+                    entry.state == ProducerState::kSevered || entry.state == ProducerState::kSealed;
   if (same && live && entry.attempt->number == open.address.attempt) {  // A repeated OPEN: the same answer.
-    if (entry.attempt->plan) send_plan(entry, now, out);
+    if (entry.state == ProducerState::kSevered) {
+      out.push_back(SendFrame{session, wire::Busy{open.address, 0}});
+    } else if (entry.attempt->plan) {
+      send_plan(entry, now, out);
+    }
     if (entry.state == ProducerState::kSealed) out.push_back(SendFrame{session, *entry.attempt->seal});
     return;
   }
@@ -227,14 +256,13 @@ void ProducerCore::take_slot(Entry& entry, SessionId session, const wire::Open& 
   attempt.handoff = open.address.handoff;
   attempt.number = open.address.attempt;
   attempt.session = session;
+  attempt.target = open.target;
   attempt.offer.source = entry.spec.source;
   attempt.offer.tokens = open.wanted;
   attempt.offer.verdict = verdict.kind;
   attempt.offer.wire_text = verdict.wire.text();
   handoffs_[attempt.handoff] = entry.spec.id;
-  const Instant request_end = now + wire::from_ms(open.deadline_ms);
-  entry.lease_end =
-      std::max(entry.lease_end, std::min({now + options_.timings.lease, entry.spec.deadline, request_end}));
+  extend_lease(entry, open, now);
   entry.state_end = now + options_.timings.plan_max;
   arm(entry);
   out.push_back(MakePlan{attempt.handoff, attempt.number, entry.spec.source, open.target, std::move(verdict),
@@ -271,6 +299,7 @@ void ProducerCore::plan_ready(const wire::HandoffId& handoff, std::uint32_t atte
   offer.chunk_count = plan.chunk_count;
   offer.slot_bytes = plan.slot_bytes;
   offer.total_bytes = plan.total_bytes;
+  entry->attempt->wanted = ChunkSet::all(plan.chunk_count);
   entry->attempt->plan = std::move(plan);
   entry->state_end = kFarFuture;
   arm(*entry);
@@ -302,8 +331,11 @@ void ProducerCore::on_credit(SessionId session, const wire::Credit& credit, Inst
       entry != nullptr && (entry->state == ProducerState::kOpened || entry->state == ProducerState::kGrowing);
   if (!live) {
     // The consumer must be able to reuse its memory: nothing of this attempt comes, or comes any more.
-    const bool fenced = entry == nullptr || entry->attempt->fenced;
-    if (fenced) fence_channels(session, credit.address, credit.channels, out);
+    const bool fenced = entry == nullptr ? find(credit.address.handoff) == nullptr : entry->attempt->fenced;
+    if (entry != nullptr && entry->state == ProducerState::kSevered) {
+      out.push_back(SendFrame{session, wire::Busy{credit.address, 0}});
+    } else if (fenced)
+      fence_channels(session, credit.address, credit.channels, out);
     return;
   }
   Attempt& attempt = *entry->attempt;
@@ -321,12 +353,12 @@ void ProducerCore::on_credit(SessionId session, const wire::Credit& credit, Inst
           Code::kUnavailable,
           fmt::format("CREDIT names {} channels, {}all bound, and {} slots of at most {}", channels.size(),
                       bound ? "" : "not ", credit.slots, options_.limits.slots_max)};
-      return end_attempt(*entry, {TerminalKind::kPeerLost, why, false, true}, now, out);
+      return sever(*entry, why, now, out);
     }
     attempt.channels = std::move(channels);
     attempt.slots = credit.slots;
   }
-  attempt.granted = std::max(attempt.granted, std::min(credit.chunks_granted, attempt.plan->chunk_count));
+  attempt.granted = std::max(attempt.granted, std::min(credit.chunks_granted, attempt.wanted.count()));
   if (entry->state == ProducerState::kOpened) move(*entry, ProducerState::kGrowing, "credit");
   pump(*entry, now, out);
 }
@@ -344,15 +376,15 @@ void ProducerCore::pump(Entry& entry, Instant now, ProducerActions& out) {
   if (entry.state == ProducerState::kGrowing) {
     Attempt& attempt = *entry.attempt;
     const std::uint32_t partial = mutation(Mutation::kWatermarkInPartialTile) ? 1 : 0;
-    const std::uint32_t stable =
-        std::min(attempt.plan->chunks_below(entry.watermark) + partial, attempt.plan->chunk_count);
+    const std::uint32_t stable = std::min(
+        attempt.wanted.below(attempt.plan->chunks_below(entry.watermark)) + partial, attempt.wanted.count());
     for (const std::uint32_t end = std::min(attempt.granted, stable); attempt.next_chunk < end;
          ++attempt.next_chunk) {
-      const std::uint32_t index = attempt.next_chunk;
-      const ChannelId channel = attempt.channels[index % attempt.channels.size()];
-      const ChunkRef chunk{attempt.handoff, attempt.number, entry.generation, index};
+      const std::uint32_t position = attempt.next_chunk;
+      const ChannelId channel = attempt.channels[position % attempt.channels.size()];
+      const ChunkRef chunk{attempt.handoff, attempt.number, entry.generation, attempt.wanted.at(position)};
       attempt.sending.emplace(chunk, Sending{channel, false});
-      out.push_back(SendChunk{chunk, entry.spec.id, channel, index % attempt.slots});
+      out.push_back(SendChunk{chunk, entry.spec.id, channel, position % attempt.slots});
     }
   }
   maybe_seal(entry, now, out);
@@ -360,8 +392,8 @@ void ProducerCore::pump(Entry& entry, Instant now, ProducerActions& out) {
 
 void ProducerCore::chunk_packed(const ChunkRef& chunk, Instant now, ProducerActions& out) {
   meet(find(chunk.handoff), ProducerEvent::kChunkPacked);
-  Entry* entry = find(chunk.handoff, chunk.attempt);
-  if (entry == nullptr) return;
+  Entry* entry = find(chunk.handoff);
+  if (entry == nullptr || !entry->attempt) return;
   const auto found = entry->attempt->sending.find(chunk);
   if (found == entry->attempt->sending.end()) return;
   found->second.packed = true;
@@ -372,18 +404,19 @@ void ProducerCore::chunk_packed(const ChunkRef& chunk, Instant now, ProducerActi
 
 void ProducerCore::chunk_sent(const ChunkRef& chunk, Status status, Instant now, ProducerActions& out) {
   meet(find(chunk.handoff), status.ok() ? ProducerEvent::kChunkSent : ProducerEvent::kChunkLost);
-  Entry* entry = find(chunk.handoff, chunk.attempt);
-  if (entry == nullptr) return;
+  Entry* entry = find(chunk.handoff);
+  if (entry == nullptr || !entry->attempt) return;
   const auto found = entry->attempt->sending.find(chunk);
   if (found == entry->attempt->sending.end()) return;
   const bool packed = found->second.packed;
   entry->attempt->sending.erase(found);
-  if (!status.ok() && entry->state == ProducerState::kGrowing && chunk.generation == entry->generation) {
+  const bool current = chunk.attempt == entry->attempt->number && chunk.generation == entry->generation;
+  if (!status.ok() && entry->state == ProducerState::kGrowing && current) {
     const std::string detail = fmt::format("chunk {}: {}", chunk.index, status.error().detail);
-    // A lost channel leaves the pages good for another consumer; pages that can't be packed stay so.
+    // A lost channel leaves the pages good for another attempt; pages that can't be packed stay so.
     const Code code = status.code();
-    const bool pages_at_fault =
-        !packed && code != Code::kUnavailable && code != Code::kExhausted && code != Code::kAborted;
+    if (code == Code::kUnavailable) return sever(*entry, Error{code, detail}, now, out);
+    const bool pages_at_fault = !packed && code != Code::kExhausted && code != Code::kAborted;
     return end_attempt(*entry, {terminal_kind(code), Error{code, detail}, pages_at_fault, true}, now, out);
   }
   maybe_seal(*entry, now, out);
@@ -400,7 +433,7 @@ void ProducerCore::maybe_seal(Entry& entry, Instant now, ProducerActions& out) {
   }
   Attempt& attempt = *entry.attempt;
   if (entry.state != ProducerState::kGrowing || attempt.seal_asked ||
-      attempt.next_chunk < attempt.plan->chunk_count)
+      attempt.next_chunk < attempt.wanted.count())
     return;
   const bool packed =
       std::ranges::all_of(attempt.sending, [](const auto& each) { return each.second.packed; });
@@ -446,6 +479,7 @@ void ProducerCore::send_seal(Entry& entry, Digest128 tile_root, Instant now, Pro
 void ProducerCore::on_done(SessionId session, const wire::Done& done, Instant now, ProducerActions& out) {
   meet(find(done.address.handoff), ProducerEvent::kDone);
   Entry* entry = find(done.address.handoff, done.address.attempt);
+  if (entry == nullptr && mutation(Mutation::kStaleDoneReleases)) entry = successor_of(done.address.handoff);
   if (entry == nullptr || entry->state == ProducerState::kQuarantined) {
     const Ended* ended = ended_handoffs_.find(done.address.handoff, now);
     const bool released =
@@ -456,8 +490,9 @@ void ProducerCore::on_done(SessionId session, const wire::Done& done, Instant no
     return;
   }
   if (entry->state != ProducerState::kSealed ||
-      done.address.generation != entry->attempt->seal->address.generation)
+      done.address.generation != entry->attempt->seal->address.generation) {
     return;
+  }
   const bool finished = entry->attempt->seal->finish != wire::FinishState::kNone;
   entry->attempt->reply = wire::ReleaseOutcome::kDone;
   entry->attempt->end_address = done.address;
@@ -511,24 +546,31 @@ void ProducerCore::on_stop(SessionId session, const wire::Address& address,
   }
   attempt.reply = cancels ? wire::ReleaseOutcome::kCancelled : wire::ReleaseOutcome::kAborted;
   attempt.end_address = address;
-  const bool unheard = attempt.channels.empty();  // CREDIT, if any, is still on its way or was lost.
+  if (attempt.channels.empty()) {  // CREDIT, if any, is still on its way or was lost.
+    for (const std::uint32_t number : channels) attempt.channels.push_back({session, number});
+  }
   end_attempt(*entry, std::move(end), now, out);
-  if (unheard) fence_channels(session, address, channels, out);
 }
 
 void ProducerCore::on_renew(SessionId session, const wire::Renew& renew, Instant now, ProducerActions& out) {
   wire::Renewed answer;
-  for (const wire::Renewal& item : renew.items) answer.items.push_back(renew_one(item, session, now, out));
+  for (const wire::Renewal& item : renew.items) {
+    if (auto renewed = renew_one(item, session, now, out)) answer.items.push_back(*std::move(renewed));
+  }
   if (!answer.items.empty()) out.push_back(SendFrame{session, std::move(answer)});
 }
 
-wire::Renewed::Item ProducerCore::renew_one(const wire::Renewal& item, SessionId session, Instant now,
-                                            ProducerActions& out) {
+std::optional<wire::Renewed::Item> ProducerCore::renew_one(const wire::Renewal& item, SessionId session,
+                                                           Instant now, ProducerActions& out) {
   wire::Renewed::Item answer{item.address, item.number, 0};
   meet(find(item.address.handoff), ProducerEvent::kRenew);
   Entry* entry = find(item.address.handoff, item.address.attempt);
   const bool own = peer(session)->incarnation == item.address.handoff.consumer;
   if (!own || entry == nullptr) return answer;
+  if (entry->state == ProducerState::kSevered) {
+    out.push_back(SendFrame{session, wire::Busy{item.address, 0}});
+    return std::nullopt;
+  }
   const bool live = entry->state == ProducerState::kOpened || entry->state == ProducerState::kGrowing;
   if (!live && entry->state != ProducerState::kSealed) return answer;
   Attempt& attempt = *entry->attempt;
@@ -544,7 +586,7 @@ wire::Renewed::Item ProducerCore::renew_one(const wire::Renewal& item, SessionId
     const bool ours =
         !attempt.plan ||
         (entry->state == ProducerState::kGrowing && attempt.sending.empty() &&
-         (attempt.granted > attempt.next_chunk || attempt.next_chunk == attempt.plan->chunk_count));
+         (attempt.granted > attempt.next_chunk || attempt.next_chunk == attempt.wanted.count()));
     const std::uint64_t progress = std::uint64_t{attempt.next_chunk} + attempt.granted + attempt.placed;
     if (ours || progress > attempt.progress_renewed || mutation(Mutation::kRenewWithoutProgress)) {
       attempt.progress_renewed = progress;

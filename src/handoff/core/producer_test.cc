@@ -354,12 +354,12 @@ TEST_F(ProducerTest, CreditBoundsWhatIsSentAndRepeatsAreHarmless) {
   EXPECT_NE(more[0].channel, more[1].channel);  // Spread over the channels named.
 }
 
-TEST_F(ProducerTest, CreditOnAChannelThatIsntBoundAborts) {
+TEST_F(ProducerTest, CreditOnAChannelThatIsntBoundCostsTheAttempt) {
   admit();
   open();
   const auto actions = in(wire::Credit{address(), 8, 3, {1, 9}});
-  EXPECT_EQ(frames<wire::Abort>(actions).at(0).code, Code::kUnavailable);
-  EXPECT_EQ(state(), ProducerState::kPinned);
+  EXPECT_EQ(frames<wire::Busy>(actions).size(), 1u);
+  EXPECT_EQ(state(), ProducerState::kSevered);
 }
 
 TEST_F(ProducerTest, SealWaitsForTheLastReadOfThePages) {  // R5
@@ -459,10 +459,9 @@ TEST_F(ProducerTest, OnlyTheCurrentAttemptsFramesCount) {  // R3
 TEST_F(ProducerTest, AnOldAttemptsCancelAndDoneDontTouchItsSuccessor) {  // R3
   admit();
   open();
-  EXPECT_EQ(frames<wire::Busy>(in(open_frame(address(1, 2)))).size(), 1u);  // The first drains, here at once.
-  const auto plan = all<MakePlan>(in(open_frame(address(1, 2))));
+  const auto plan = frames<wire::Plan>(in(open_frame(address(1, 2))));
   ASSERT_EQ(plan.size(), 1u);
-  EXPECT_EQ(plan[0].attempt, 2u);
+  EXPECT_EQ(plan[0].address.attempt, 2u);
   in(wire::Cancel{address(1, 1), "", {}});
   in(wire::Abort{address(1, 1), Code::kAborted, "", {}});
   in(wire::Done{address(1, 1)});
@@ -499,6 +498,113 @@ TEST_F(ProducerTest, ASealedSlotIsNotGivenTwice) {
   const auto actions = call(
       [&](auto& o) { ASSERT_TRUE(core.session_up(9, Peer{"d1", {1, 12}, test_key(9), {}}, now, o).ok()); });
   EXPECT_EQ(all<ReservationEnded>(actions).at(0).kind, TerminalKind::kPeerLost);
+}
+
+// --- Resuming
+
+TEST_F(ProducerTest, ALostChannelKeepsTheSlotForItsHolder) {
+  admit();
+  open();
+  prefill_done();
+  const auto sends = all<SendChunk>(in(credit(2)));
+  pack(sends[0].chunk);
+  sent(sends[0].chunk);
+  const auto lost = call([&](auto& o) { core.channel_down({kSession, 1}, now, o); });
+  EXPECT_EQ(frames<wire::Busy>(lost).at(0).address, address());
+  EXPECT_TRUE(all<ProducerHandoffEnded>(lost).empty());
+  EXPECT_EQ(state(), ProducerState::kSevered);
+  EXPECT_EQ(frames<wire::Busy>(in(open_frame({{kOther, 1}, 1, 0}, kOtherSession), kOtherSession)).size(), 1u);
+
+  wire::Open next = open_frame(address(1, 2));
+  next.address.generation = 1;
+  next.resumes = true;
+  next.missing = {{1, 3}};
+  const auto resumed = in(next);
+  EXPECT_EQ(all<ResumeAttempt>(resumed).at(0).next, 2u);
+  EXPECT_EQ(all<ProducerHandoffEnded>(resumed).at(0).attempt, 1u);
+  EXPECT_EQ(all<ProducerHandoffEnded>(resumed)[0].kind, TerminalKind::kPeerLost);
+  EXPECT_TRUE(frames<wire::Plan>(resumed).at(0).resumed);
+  EXPECT_TRUE(all<SendChunk>(resumed).empty());        // Old credit died with the attempt.
+  EXPECT_TRUE(all<SendChunk>(in(credit(3))).empty());  // Nor does its frame count.
+  EXPECT_TRUE(sent(sends[1].chunk, Error{Code::kUnavailable, "gone"}).empty());  // An old attempt's.
+  wire::Credit fresh = credit(1, address(1, 2));
+  fresh.channels = {2};
+  const auto again = all<SendChunk>(in(fresh));
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].chunk.index, 1u);
+  EXPECT_EQ(again[0].slot, 0u);
+}
+
+TEST_F(ProducerTest, AnotherGenerationResumesNothing) {  // R9
+  admit();
+  open();
+  in(credit(2));
+  call([&](auto& o) { core.session_down(kSession, now, o); });
+  call([&](auto& o) { core.preempted(kReservation, now, o); });
+  up(kSession + 10, "d1", kConsumer);
+  wire::Open next = open_frame(address(1, 2), kSession + 10);
+  next.address.generation = 1;
+  next.resumes = true;
+  next.missing = {{1, 3}};
+  const auto plan = frames<wire::Plan>(in(next, kSession + 10)).at(0);
+  EXPECT_FALSE(plan.resumed);
+  EXPECT_EQ(plan.address.generation, 2u);
+}
+
+TEST_F(ProducerTest, ASlotThatIsNotResumedInTimeIsFree) {
+  admit();
+  open();
+  in(credit(2));
+  call([&](auto& o) { core.session_down(kSession, now, o); });
+  EXPECT_EQ(state(), ProducerState::kSevered);
+  now = now + seconds(5);
+  EXPECT_EQ(all<ProducerHandoffEnded>(tick()).at(0).kind, TerminalKind::kPeerLost);
+  EXPECT_EQ(state(), ProducerState::kPinned);
+}
+
+TEST_F(ProducerTest, ASealedAttemptIsResumedByItsHolderAlone) {
+  admit();
+  seal();
+  wire::Open next = open_frame(address(1, 2));
+  next.address.generation = 1;
+  next.resumes = true;  // All chunks are there: SEAL alone was lost.
+  EXPECT_EQ(frames<wire::Plan>(in(next)).at(0).resumed, true);
+  const auto actions = in(credit(0, address(1, 2)));
+  EXPECT_TRUE(all<SendChunk>(actions).empty());
+  EXPECT_EQ(all<ComputeSeal>(actions).at(0).attempt, 2u);
+}
+
+// --- Superseding
+
+TEST_F(ProducerTest, ASupersededHoldersFramesAreIgnored) {
+  admit();
+  const wire::Seal sealed = seal();
+  const std::string old_ticket = ticket;
+  Result<std::string> fresh = Error{Code::kInternal, ""};
+  const auto actions = call([&](auto& o) { fresh = core.supersede(kReservation, {6, 2}, now, o); });
+  ASSERT_TRUE(fresh.ok()) << fresh.error().text();
+  EXPECT_EQ(all<ProducerHandoffEnded>(actions).at(0).kind, TerminalKind::kSuperseded);
+  EXPECT_EQ(frames<wire::Abort>(actions).size(), 1u);
+  EXPECT_EQ(state(), ProducerState::kPinned);
+
+  ticket = *fresh;
+  EXPECT_EQ(all<MakePlan>(in(open_frame({{kOther, 1}, 1, 0}, kOtherSession), kOtherSession)).size(), 1u);
+  in(wire::Done{sealed.address});  // It may have owned: its router takes no answer of it.
+  in(wire::Cancel{sealed.address, "", {}});
+  EXPECT_EQ(state(), ProducerState::kOpened);
+  ticket = old_ticket;  // Nor does the old ticket open anything.
+  const auto refused = frames<wire::Reject>(in(open_frame(address(2))));
+  EXPECT_EQ(refused.at(0).fault, wire::TicketFault::kSuperseded);
+}
+
+TEST_F(ProducerTest, WhatIsOverIsNotSuperseded) {
+  ProducerActions none;
+  EXPECT_EQ(core.supersede(kReservation, {6, 2}, now, none).code(), Code::kNotFound);
+  admit();
+  const wire::Seal sealed = seal();
+  in(wire::Done{sealed.address});
+  EXPECT_EQ(core.supersede(kReservation, {6, 2}, now, none).code(), Code::kNotFound);
+  EXPECT_TRUE(none.empty());
 }
 
 // --- Release

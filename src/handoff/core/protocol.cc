@@ -36,7 +36,7 @@ kv::Verdict Verdicts::of(const DescribedEnd& source, const DescribedEnd& target,
 std::string_view name(TerminalKind kind) {
   constexpr std::string_view kNames[] = {"owned",   "done",      "rejected", "exhausted",
                                          "expired", "cancelled", "finished", "peer_lost",
-                                         "corrupt", "timed_out", "failed"};
+                                         "corrupt", "timed_out", "failed",   "superseded"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

@@ -91,6 +91,8 @@ struct Timings {
   Duration verify_max = std::chrono::seconds(30);
   Duration quiesce_max =
       std::chrono::seconds(2);  // Then channels are revoked; again, then blocks are quarantined.
+  // Severed, resuming: a connection and a handshake, and as much again for a gateway's place.
+  Duration resume_max = std::chrono::seconds(5);
   Duration busy_retry = std::chrono::milliseconds(50);
   Duration tombstone = std::chrono::seconds(60);
   std::uint32_t done_resends_max = 10;
@@ -108,6 +110,7 @@ struct Limits {
   std::uint32_t admission_queue_max = 256;  // Handoffs that wait for memory.
   std::uint32_t quarantined_max = 64;       // Destinations lost to a placement that never reported back.
   std::uint32_t slots_max = 64;             // Staging slots of one handoff.
+  std::uint32_t resumes_max = 8;            // Of one handoff; then the connection is to blame.
   std::uint32_t chunks_max = 1u << 20;
   std::uint64_t discard_bytes_max = std::uint64_t{64}
                                     << 20;  // A stale chunk's payload that is read and dropped.
@@ -134,8 +137,9 @@ enum class TerminalKind : std::uint8_t {
   kFinished,  // The first token ended the answer: nothing to decode.
   kPeerLost,
   kCorrupt,
-  kTimedOut,  // A state's deadline; the detail names the state.
-  kFailed,    // Any other code.
+  kTimedOut,    // A state's deadline; the detail names the state.
+  kFailed,      // Any other code.
+  kSuperseded,  // Producer: the slot was given to another opener.
 };
 std::string_view name(TerminalKind kind);  // "owned", "peer_lost", …
 // How a failure with this code ends a handoff.

@@ -19,7 +19,9 @@ constexpr Transition<P> kProducer[] = {
     {P::kGrowing, P::kQuiescing, "ended"},    {P::kSealed, P::kQuiescing, "ended"},
     {P::kSealed, P::kQuiescing, "done"},      {P::kQuiescing, P::kPinned, "quiet, reservation holds"},
     {P::kQuiescing, P::kReleased, "quiet"},   {P::kQuiescing, P::kQuarantined, "not quiet in time"},
-    {P::kQuarantined, P::kReleased, "quiet"},
+    {P::kQuarantined, P::kReleased, "quiet"}, {P::kOpened, P::kSevered, "lost"},
+    {P::kGrowing, P::kSevered, "lost"},       {P::kSevered, P::kOpened, "resumed"},
+    {P::kSealed, P::kOpened, "resumed"},      {P::kSevered, P::kQuiescing, "ended"},
 };
 
 constexpr Transition<C> kConsumer[] = {
@@ -31,7 +33,10 @@ constexpr Transition<C> kConsumer[] = {
     {C::kPlanning, C::kQuiescing, "ended"},     {C::kReserving, C::kQuiescing, "ended"},
     {C::kReceiving, C::kQuiescing, "ended"},    {C::kVerifying, C::kQuiescing, "ended"},
     {C::kQuiescing, C::kClosed, "quiet"},       {C::kQuiescing, C::kQuarantined, "not quiet in time"},
-    {C::kQuarantined, C::kClosed, "quiet"},
+    {C::kQuarantined, C::kClosed, "quiet"},     {C::kOpening, C::kResuming, "lost"},
+    {C::kPromised, C::kResuming, "lost"},       {C::kPlanning, C::kResuming, "lost"},
+    {C::kReserving, C::kResuming, "lost"},      {C::kReceiving, C::kResuming, "lost"},
+    {C::kResuming, C::kOpening, "resumed"},     {C::kResuming, C::kQuiescing, "ended"},
 };
 
 using enum Holds;
@@ -42,6 +47,7 @@ constexpr Holds kProducerHolds[kProducerStates][kProducerDuties] = {
     {kYes, kNo, kNo, kNo, kYes},     // pinned
     {kYes, kYes, kMay, kNo, kYes},   // opened: sends of an earlier generation
     {kYes, kYes, kMay, kNo, kYes},   // growing
+    {kYes, kYes, kMay, kNo, kYes},   // severed
     {kYes, kYes, kMay, kYes, kYes},  // sealed
     {kYes, kYes, kYes, kMay, kYes},  // quiescing
     {kYes, kYes, kYes, kMay, kNo},   // quarantined
@@ -50,11 +56,12 @@ constexpr Holds kProducerHolds[kProducerStates][kProducerDuties] = {
 
 // By state, in the order of ConsumerDuty: memory, channels, work, seal, deadline.
 constexpr Holds kConsumerHolds[kConsumerStates][kConsumerDuties] = {
-    {kNo, kNo, kNo, kNo, kYes},      // opening
+    {kMay, kMay, kNo, kNo, kYes},    // opening: what an earlier attempt left
     {kNo, kNo, kNo, kNo, kYes},      // promised
     {kNo, kNo, kNo, kNo, kYes},      // planning
     {kMay, kNo, kNo, kNo, kYes},     // reserving
     {kYes, kMay, kMay, kMay, kYes},  // receiving
+    {kMay, kMay, kMay, kNo, kYes},   // resuming
     {kYes, kNo, kYes, kYes, kYes},   // verifying
     {kNo, kNo, kNo, kYes, kYes},     // owned
     {kMay, kMay, kMay, kMay, kYes},  // quiescing
@@ -72,15 +79,16 @@ bool has(const Transition<State> (&table)[N], State from, State to, std::string_
 }  // namespace
 
 std::string_view name(ProducerState state) {
-  constexpr std::string_view kNames[] = {"promised", "pinned",    "opened",      "growing",
+  constexpr std::string_view kNames[] = {"promised", "pinned",    "opened",      "growing", "severed",
                                          "sealed",   "quiescing", "quarantined", "released"};
   static_assert(std::size(kNames) == kProducerStates);
   return kNames[static_cast<std::size_t>(state)];
 }
 
 std::string_view name(ConsumerState state) {
-  constexpr std::string_view kNames[] = {"opening",   "promised", "planning",  "reserving",   "receiving",
-                                         "verifying", "owned",    "quiescing", "quarantined", "closed"};
+  constexpr std::string_view kNames[] = {"opening",   "promised",    "planning",  "reserving",
+                                         "receiving", "resuming",    "verifying", "owned",
+                                         "quiescing", "quarantined", "closed"};
   static_assert(std::size(kNames) == kConsumerStates);
   return kNames[static_cast<std::size_t>(state)];
 }

@@ -11,6 +11,7 @@
 namespace isthmus::handoff {
 
 //   promised ─admitted→ pinned ⇄ opened → growing → sealed ─done→ quiescing → released
+// severed from opened and growing when a connection is lost, back to opened by the holder's next attempt;
 // from any of them to quiescing on cancel, expiry, failure, abort; from quiescing back to pinned when only
 // the attempt ended and the reservation still holds.
 enum class ProducerState : std::uint8_t {
@@ -18,14 +19,16 @@ enum class ProducerState : std::uint8_t {
   kPinned,       // Pages are held, no consumer.
   kOpened,       // A consumer holds the slot; PLAN is being made or has been sent.
   kGrowing,      // CREDIT has come; chunks move below the stability watermark.
+  kSevered,      // A connection is lost; the slot waits for its holder's next attempt.
   kSealed,       // SEAL has been sent; pages stay until DONE or expiry.
   kQuiescing,    // Senders may still read pages.
   kQuarantined,  // A pack never reported back; the pages are kept until it does.
   kReleased,     // Final.
 };
-inline constexpr std::size_t kProducerStates = 8;
+inline constexpr std::size_t kProducerStates = 9;
 
 //   opening → (promised →) planning → reserving → receiving → verifying → owned → closed
+// from any before verifying to resuming and back to opening when a connection is lost;
 // from any before owned to quiescing; from there to closed, or quarantined.
 enum class ConsumerState : std::uint8_t {
   kOpening,      // OPEN has been sent.
@@ -33,13 +36,14 @@ enum class ConsumerState : std::uint8_t {
   kPlanning,     // PLAN has come; the own plan is being made.
   kReserving,    // Waiting for the transient peak: ledger first, then memory.
   kReceiving,    // CREDIT has been sent; chunks land.
+  kResuming,     // A connection is lost; what has come is kept for the next attempt.
   kVerifying,    // Everything has come and is fenced; the state is being read back.
   kOwned,        // Own. DONE is repeated until RELEASED.
   kQuiescing,    // Not to be owned; the destination may still be written.
   kQuarantined,  // A placement never reported back; the destination is kept until it does.
   kClosed,       // Final.
 };
-inline constexpr std::size_t kConsumerStates = 10;
+inline constexpr std::size_t kConsumerStates = 11;
 
 template <typename State>
 struct Transition {
