@@ -17,8 +17,8 @@ AT_ONCE = 8
 IS_FULL = os.environ.get("ISTHMUS_EXACTNESS") == "full"
 # Tokens of prompts: the shortest that is handed over, and around blocks of 32, tiles of 256 and steps of 512.
 LENGTHS = [3, 31, 32, 33, 65, 255, 256, 257]
-if IS_FULL:
-    LENGTHS += [17, 63, 64, 511, 512, 513]
+if IS_FULL:  # As many prompts, of the same lengths, as tests/crossing measures distances with.
+    LENGTHS += [5, 9, 16, 48, 63, 64, 100, 127, 128, 129, 200, 400, 511, 512, 513, 801, 1200, 2000]
 
 
 def prompt_of(length):
