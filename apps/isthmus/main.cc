@@ -4,9 +4,13 @@
 #include <vector>
 
 #include "cli/run.h"
+#include "worker/embedded/engines.h"
 #include "worker/embedded/run_worker.h"
 
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  return isthmus::cli::run_program(arguments, isthmus::worker::run_worker);
+  namespace worker = isthmus::worker;
+  return isthmus::cli::run_program(arguments, {.run_worker = worker::run_worker,
+                                               .make_engine = worker::make_engine,
+                                               .make_tokenizer = worker::make_tokenizer});
 }

@@ -4,12 +4,20 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
 #include "cli/kv_commands.h"
 #include "cli/qualification_data.h"
 #include "engine/probe/model_facts.h"
 #include "fleet/fleet.h"
 #include "http/json.h"
 #include "kv/catalogue.h"
+#include "kv/choose.h"
+#include "kv/prices.h"
+#include "kvs/file.h"
 
 namespace isthmus::cli {
 namespace {
@@ -38,6 +46,20 @@ Result<kv::Policy> policy_of(const ExplainCommand& command) {
   return policy;
 }
 
+Result<std::optional<kv::Prices>> prices_of(const ExplainCommand& command) {
+  if (command.prices.empty()) return std::optional<kv::Prices>();
+  if (command.prices == "reference") return std::optional(kv::Prices::reference(command.tokens));
+  ISTHMUS_TRY(const kvs::InputFile file, kvs::open_input(command.prices));
+  constexpr std::uint64_t kBytesMax = 256 * 1024;
+  if (file.size > kBytesMax)
+    return Error{Code::kExhausted, fmt::format("{}: {} bytes", command.prices, file.size)};
+  std::string text(file.size, '\0');
+  ISTHMUS_TRY(file.read(std::as_writable_bytes(std::span(text))));
+  auto prices = kv::Prices::parse(text);
+  if (!prices.ok()) return std::move(prices).error();
+  return std::optional(*std::move(prices));
+}
+
 json::Value reasons(const std::vector<kv::Reason>& all) {
   json::Array items;
   for (const kv::Reason& one : all) {
@@ -47,7 +69,25 @@ json::Value reasons(const std::vector<kv::Reason>& all) {
   return items;
 }
 
-std::string to_json(const kv::Verdict& verdict) {
+json::Value ways(const kv::Choice& choice) {
+  json::Array all;
+  for (const kv::ComponentChoice& one : choice.components) {
+    json::Array steps;
+    for (const kv::ChosenStep& step : one.steps) {
+      steps.push_back(json::object(
+          {{"step", step.what}, {"where", step.where}, {"bytes", step.bytes}, {"nanoseconds", step.price}}));
+    }
+    all.push_back(json::object({{"group", one.group},
+                                {"component", one.component},
+                                {"way", one.way},
+                                {"wire", one.wire.text()},
+                                {"nanoseconds", one.price},
+                                {"steps", std::move(steps)}}));
+  }
+  return all;
+}
+
+std::string to_json(const kv::Verdict& verdict, const std::optional<kv::Choice>& choice) {
   json::Array warnings;
   for (const std::string& warning : verdict.warnings) warnings.emplace_back(warning);
   return json::object({{"verdict", kv::name(verdict.kind)},
@@ -57,7 +97,9 @@ std::string to_json(const kv::Verdict& verdict) {
                        {"redistributions", reasons(verdict.redistributions)},
                        {"conversions", reasons(verdict.conversions)},
                        {"warnings", std::move(warnings)},
-                       {"wire", verdict.wire.text()}})
+                       {"wire", choice ? choice->wire.text() : verdict.wire.text()},
+                       {"ways", choice ? ways(*choice) : json::Value()},
+                       {"nanoseconds", choice ? json::Value(choice->price) : json::Value()}})
              .dump() +
          "\n";
 }
@@ -69,9 +111,14 @@ Result<Explanation> explain(const ExplainCommand& command) {
   ISTHMUS_TRY(const kv::Descriptor target, descriptor_of(command, command.target));
   ISTHMUS_TRY(const kv::Policy policy, policy_of(command));
   Explanation explanation;
-  explanation.text = kv::explain(source, target, policy);
+  ISTHMUS_TRY(const std::optional<kv::Prices> prices, prices_of(command));
+  explanation.text = kv::explain(source, target, policy, prices ? &*prices : nullptr);
   const kv::Verdict verdict = kv::negotiate(source, target, policy);
-  explanation.json = to_json(verdict);
+  std::optional<kv::Choice> choice;
+  if (prices && verdict.kind != kv::VerdictKind::kReject) {
+    ISTHMUS_TRY(choice, kv::choose(source, target, verdict, *prices));
+  }
+  explanation.json = to_json(verdict, choice);
   explanation.is_rejected = verdict.kind == kv::VerdictKind::kReject;
   return explanation;
 }

@@ -44,6 +44,20 @@ TEST(Explain, NamesWhatIsUnknown) {
   EXPECT_EQ(explain(command).code(), Code::kNotFound);
 }
 
+TEST(Explain, WithPricesSaysWhereEachStepRuns) {
+  ExplainCommand command = pair("llamacpp:f16", "openvino:u8", kv::Exactness::kUnqualified);
+  EXPECT_THAT(explain(command)->json, HasSubstr("\"ways\":null"));
+  command.prices = "reference";
+  command.tokens = 300;
+  const auto explanation = explain(command);
+  ASSERT_TRUE(explanation.ok()) << explanation.error().text();
+  EXPECT_THAT(explanation->text, HasSubstr("steps for 300 tokens, by prices "));
+  EXPECT_THAT(explanation->text, HasSubstr("  convert     producer"));
+  EXPECT_THAT(explanation->json, HasSubstr("\"way\":\"producer\""));
+  command.prices = "/no/such/prices";
+  EXPECT_EQ(explain(command).code(), Code::kNotFound);
+}
+
 TEST(QualificationData, EveryCompiledInRecordParses) {
   const auto records = built_in_qualifications();
   ASSERT_TRUE(records.ok()) << records.error().text();

@@ -7,6 +7,8 @@
 #include <charconv>
 #include <map>
 
+#include "cli/options.h"
+
 namespace isthmus::cli {
 namespace {
 
@@ -27,7 +29,16 @@ constexpr const char* kConvertExamples =
     "\n"
     "Examples:\n"
     "  isthmus kv convert a.kvs openvino:u8 b.kvs\n"
-    "  isthmus kv convert a.kvs sglang:page b.kvs --block 16 --ranks 3x1 --policy lossless";
+    "  isthmus kv convert a.kvs sglang:page b.kvs --block 16 --ranks 3x1 --policy lossless\n"
+    "  isthmus kv convert a.kvs vllm:flash_nhd b.kvs --ranks 2x1 --context 4 --run 64";
+
+constexpr const char* kLiveExamples =
+    "The engine's probe runs first. Import refuses a file of another prompt (exit code 5).\n"
+    "\n"
+    "Examples:\n"
+    "  isthmus kv export a.kvs --model m.gguf --engine llamacpp:f16 --prompt \"Once upon a time\"\n"
+    "  isthmus kv convert a.kvs vllm:flash_hnd b.kvs --policy lossless\n"
+    "  isthmus kv import b.kvs --model m.gguf --engine llamacpp:f16 --prompt \"Once upon a time\"";
 
 constexpr const char* kVerifyExamples =
     "Manifest, every header, every tile digest, the root. Exit code 7 if the file is damaged.\n"
@@ -78,6 +89,9 @@ bool parse_tokens(const std::string& text, kv::TokenRange& tokens) {
 }  // namespace
 
 KvOptions::KvOptions(CLI::App& kv) {
+  add_live(kv, "export", "Write the state of a prompt that an engine computes here",
+           LiveCommand::What::kExport);
+  add_live(kv, "import", "Go on from a file's state with an engine here", LiveCommand::What::kImport);
   add_convert(kv);
   add_others(kv);
   add_sample(kv);
@@ -88,6 +102,13 @@ void KvOptions::add_shape(CLI::App& app, const char* target) {
       ->required();
   app.add_option("OUT", command_.output, "The file to write")->required();
   app.add_option("--ranks", ranks_, "Tensor ranks x pipeline ranks")->type_name("TxP")->capture_default_str();
+  app.add_option("--context", command_.degrees.context, "Context ranks: each has some positions")
+      ->check(CLI::Range(1, 1024))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option("--run", command_.degrees.run, "Tokens in a row on a context rank, in turn")
+      ->check(CLI::Range(1, 65536))
+      ->type_name("TOKENS");
   app.add_option("--block", command_.block_tokens, "Tokens a block; the storage's usual ones if not given")
       ->check(CLI::Range(1, 65536))
       ->type_name("TOKENS");
@@ -104,6 +125,49 @@ void KvOptions::add_convert(CLI::App& kv) {
       ->capture_default_str();
   app->footer(kConvertExamples);
   apps_.emplace_back(app, KvCommand::What::kConvert);
+}
+
+void KvOptions::add_live(CLI::App& kv, const char* name, const char* about, LiveCommand::What what) {
+  CLI::App* app = kv.add_subcommand(name, about);
+  app->add_option("FILE", live_.file, "A .kvs file")->required();
+  app->add_option("--model", live_.model_path, "GGUF file")->required()->type_name("FILE");
+  app->add_option("--engine", live_engine_, "Engine and how it keeps KV, as llamacpp:f16, openvino:u8")
+      ->required();
+  app->add_option("--prompt", live_.prompt, "Text; its last token is the first step behind the state")
+      ->required();
+  app->add_option("--generate", live_.generate, "Tokens to go on with, the likeliest each")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  app->add_option("--threads", live_.threads, "Of the engine")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  if (what == LiveCommand::What::kImport) {
+    app->add_option("--policy", live_policy_, "What may change: lossless, bounded, unqualified")
+        ->check(CLI::IsMember(kExactness))
+        ->type_name("POLICY")
+        ->capture_default_str();
+  }
+  app->add_flag("--json", live_.json, "One JSON object");
+  app->footer(kLiveExamples);
+  live_apps_.emplace_back(app, what);
+}
+
+std::optional<LiveCommand> KvOptions::parsed_live(std::string& error) {
+  for (const auto& [app, what] : live_apps_) {
+    if (!app->parsed()) continue;
+    LiveCommand command = live_;
+    command.what = what;
+    command.exactness = kExactness.at(live_policy_);
+    const Result<EngineChoice> engine = parse_engine_choice(live_engine_);
+    if (engine.ok()) {
+      command.engine = engine->engine;
+      command.kv_type = engine->kv_type;
+    } else {
+      error = fmt::format("kv {}: {}", app->get_name(), engine.error().detail);
+    }
+    return command;
+  }
+  return std::nullopt;
 }
 
 void KvOptions::add_sample(CLI::App& kv) {

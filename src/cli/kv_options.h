@@ -3,11 +3,13 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cli/kv_commands.h"
+#include "cli/kv_live.h"
 
 namespace isthmus::cli {
 
@@ -17,8 +19,11 @@ class KvOptions {
   explicit KvOptions(CLI::App& kv);
   // The command that was parsed, or null. `error` says what is wrong with its values, if anything.
   const KvCommand* parsed(std::string& error);
+  // Likewise of export and import.
+  std::optional<LiveCommand> parsed_live(std::string& error);
 
  private:
+  void add_live(CLI::App& kv, const char* name, const char* about, LiveCommand::What what);
   void add_sample(CLI::App& kv);
   void add_convert(CLI::App& kv);
   void add_others(CLI::App& kv);
@@ -27,6 +32,9 @@ class KvOptions {
   KvCommand command_;
   std::string ranks_ = "1x1", policy_ = "bounded", tokens_ = "300";
   std::vector<std::pair<CLI::App*, KvCommand::What>> apps_;
+  LiveCommand live_;
+  std::string live_engine_, live_policy_ = "lossless";
+  std::vector<std::pair<CLI::App*, LiveCommand::What>> live_apps_;
 };
 
 }  // namespace isthmus::cli

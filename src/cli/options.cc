@@ -71,7 +71,8 @@ constexpr const char* kExplainExamples =
     "  isthmus kv explain llamacpp:f16 openvino:f32 --model m.gguf      with the model's identity and "
     "geometry\n"
     "  isthmus kv explain llamacpp:f16 openvino:u8 --model m.gguf --fleet fleet.yaml\n"
-    "  isthmus kv explain a.kvs b.kvs --json                            of two files";
+    "  isthmus kv explain a.kvs b.kvs --json                            of two files\n"
+    "  isthmus kv explain llamacpp:f16 openvino:u8 --policy unqualified --prices reference --tokens 4096";
 
 constexpr const char* kBenchAbout =
     "Measure the crossing, each figure beside a reference in the same run.\n"
@@ -247,6 +248,12 @@ void add_explain(CLI::App& app, ExplainCommand& explain, Texts& texts) {
   app.add_option("--dim", explain.dim, "Elements of one head's row, without --model")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
+  app.add_option("--prices", explain.prices,
+                 "Rates and loads: where each step would run, and its price. A file, or \"reference\"")
+      ->type_name("FILE");
+  app.add_option("--tokens", explain.tokens, "That move, with --prices reference")
+      ->check(CLI::Range(std::uint64_t{1}, kv::kPositionMax))
+      ->capture_default_str();
   app.add_flag("--json", explain.json, "One JSON object");
   app.footer(kExplainExamples);
 }
@@ -349,6 +356,10 @@ Parsed checked_top(TopCommand top) {
 
 std::optional<Parsed> checked_kv(KvOptions& options) {
   std::string error;
+  if (const std::optional<LiveCommand> live = options.parsed_live(error); live.has_value()) {
+    if (!error.empty()) return Parsed{{}, kExitUsage, fmt::format("isthmus {}\n", error)};
+    return Parsed{*live, kExitOk, ""};
+  }
   const KvCommand* kv = options.parsed(error);
   if (kv == nullptr) return std::nullopt;
   if (!error.empty()) return Parsed{{}, kExitUsage, fmt::format("isthmus {}\n", error)};

@@ -10,6 +10,7 @@
 
 #include "bench/bench.h"
 #include "cli/kv_commands.h"
+#include "cli/kv_live.h"
 #include "kv/negotiate.h"
 #include "net/stream.h"
 #include "sim/runs.h"
@@ -57,6 +58,9 @@ struct ExplainCommand {
   std::optional<kv::Exactness> exactness;  // Over the fleet file's.
   std::string model_path;                  // Identity and geometry; "" for the geometry below.
   std::uint32_t layers = 30, heads = 3, dim = 64;  // SmolLM2-135M.
+  // A snapshot's text (kv/prices.h), or "reference" for Prices::reference() of `tokens`; "": no prices.
+  std::string prices;
+  std::uint64_t tokens = 1024;
   bool json = false;
 };
 
@@ -93,8 +97,9 @@ struct SimCommand {
 };
 
 using WorkerCommand = worker::WorkerOptions;
-using Command = std::variant<UpCommand, RouterCommand, WorkerCommand, ExplainCommand, BenchCommand,
-                             FleetCheckCommand, InspectCommand, TopCommand, SimCommand, KvCommand>;
+using Command =
+    std::variant<LiveCommand, UpCommand, RouterCommand, WorkerCommand, ExplainCommand, BenchCommand,
+                 FleetCheckCommand, InspectCommand, TopCommand, SimCommand, KvCommand>;
 
 struct Parsed {
   std::optional<Command> command;  // Nothing if all is said by `text`.

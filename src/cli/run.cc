@@ -128,7 +128,7 @@ int bench_exit_code(const std::vector<bench::Record>& records, bool check) {
   return check && bench::is_any_missed(records) ? kExitBarMissed : kExitOk;
 }
 
-int run_program(const std::vector<std::string>& arguments, const RunWorker& run_worker) {
+int run_program(const std::vector<std::string>& arguments, const Engines& engines) {
   const Parsed parsed = parse(arguments);
   if (!parsed.command.has_value()) {
     if (parsed.exit_code == kExitOk) {
@@ -140,13 +140,15 @@ int run_program(const std::vector<std::string>& arguments, const RunWorker& run_
   }
   if (const auto* up = std::get_if<UpCommand>(&*parsed.command)) return run_up(*up);
   if (const auto* router = std::get_if<RouterCommand>(&*parsed.command)) return run_router(*router);
-  if (const auto* worker = std::get_if<WorkerCommand>(&*parsed.command)) return run_worker(*worker);
+  if (const auto* worker = std::get_if<WorkerCommand>(&*parsed.command)) return engines.run_worker(*worker);
   if (const auto* bench = std::get_if<BenchCommand>(&*parsed.command)) return run_bench(*bench);
   if (const auto* check = std::get_if<FleetCheckCommand>(&*parsed.command)) return run_fleet_check(*check);
   if (const auto* inspect = std::get_if<InspectCommand>(&*parsed.command)) return run_inspect(*inspect);
   if (const auto* top = std::get_if<TopCommand>(&*parsed.command)) return run_top(*top);
   if (const auto* sim = std::get_if<SimCommand>(&*parsed.command)) return run_sim(*sim);
   if (const auto* kv = std::get_if<KvCommand>(&*parsed.command)) return run_kv(*kv);
+  if (const auto* live = std::get_if<LiveCommand>(&*parsed.command))
+    return run_live(*live, engines.make_engine, engines.make_tokenizer);
   return run_explain(std::get<ExplainCommand>(*parsed.command));
 }
 

@@ -5,7 +5,7 @@ import json
 import subprocess
 
 import pytest
-from conftest import PROGRAM
+from conftest import MODEL, PROGRAM
 
 
 def kv(*arguments):
@@ -114,3 +114,51 @@ def test_help_has_examples(command):
 def test_wrong_values_are_said():
     assert kv("sample", "llamacpp:f16", "x.kvs", "--ranks", "two").returncode == 2
     assert kv("sample", "llamacpp:f16", "x.kvs", "--tokens", "9..9").returncode == 2
+
+
+PROMPT = (
+    "The old lighthouse keeper climbed the stairs every evening. He had done so for thirty years, in summer when the "
+    "sea lay flat and in winter when it threw stones at the door. He knew each ship by her lamps, and each captain by "
+    "the way he rounded the point. One night in November, when the wind had turned and the fog came in, he saw"
+)
+
+
+def live(command, file, engine, *arguments):
+    options = ["--model", MODEL, "--engine", engine, "--prompt", PROMPT, "--generate", 12, "--json", *arguments]
+    made = kv(command, file, *options)
+    assert made.returncode == 0, made.stderr
+    return json.loads(made.stdout)
+
+
+@pytest.mark.parametrize(
+    ("engine", "layouts", "policy"),
+    [
+        # Through the plainest numbers too: they came out of this engine, so they go back in exactly.
+        ("llamacpp:f16", ["vllm:paged_x", "openvino:f32", "llamacpp:f32_v_transposed"], "unqualified"),
+        ("openvino:u8", ["openvino:u8"], "lossless"),
+        ("openvino:f32", ["llamacpp:f32", "openvino:stateful_f32"], "lossless"),
+    ],
+)
+def test_a_live_state_goes_on_after_every_layout_and_back(engine, layouts, policy, tmp_path):
+    first = tmp_path / "first.kvs"
+    alone = live("export", first, engine)
+    assert len(alone["tokens"]) == 12 and alone["state_tokens"] > 64  # More than two blocks of 32.
+    assert root_of(first) == alone["root"]
+    assert live("import", first, engine)["tokens"] == alone["tokens"]
+    for storage in layouts:
+        there = tmp_path / "there.kvs"
+        made = kv("convert", first, storage, there, "--ranks", "3x2", "--context", 2, "--run", 32)
+        assert made.returncode == 0, made.stderr
+        assert live("import", there, engine, "--policy", policy)["tokens"] == alone["tokens"], storage
+
+
+def test_a_state_of_another_prompt_or_a_forbidden_conversion_is_refused(tmp_path):
+    file = tmp_path / "a.kvs"
+    live("export", file, "llamacpp:f16")
+    other = ["--model", MODEL, "--prompt", "Another prompt altogether", "--engine", "llamacpp:f16"]
+    refused = kv("import", file, *other)
+    assert refused.returncode == 5 and "the state is of tokens" in refused.stderr
+    lossy = kv("import", file, "--model", MODEL, "--prompt", PROMPT, "--engine", "openvino:u8")
+    assert lossy.returncode == 5 and "the verdict rejects" in lossy.stderr
+    bad = kv("import", file, "--model", MODEL, "--prompt", PROMPT, "--engine", "openvino:u9")
+    assert bad.returncode == 2 and "no such KV type" in bad.stderr

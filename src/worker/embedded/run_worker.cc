@@ -12,36 +12,13 @@
 
 #include "base/log.h"
 #include "base/rng.h"
-#include "engine/llamacpp/llamacpp.h"
-#include "engine/llamacpp/tokenizer.h"
-#include "engine/openvino/openvino.h"
 #include "engine/probe/probe.h"
 #include "fleet/fleet.h"
+#include "worker/embedded/engines.h"
 #include "worker/worker.h"
 
 namespace isthmus::worker {
 namespace {
-
-Result<std::unique_ptr<engine::Engine>> make_engine(const WorkerOptions& options) {
-  if (options.engine == "llamacpp") {
-    return engine::llamacpp::make_llamacpp({.model_path = options.model_path,
-                                            .kv_type = options.kv_type.empty() ? "f16" : options.kv_type,
-                                            .threads = options.threads,
-                                            .context_tokens = options.kv_tokens,
-                                            .sequences_max = options.sequences_max,
-                                            .isa = options.isa});
-  }
-  if (options.engine == "openvino") {
-    return engine::openvino::make_openvino({.gguf_path = options.model_path,
-                                            .kv_type = options.kv_type.empty() ? "u8" : options.kv_type,
-                                            .threads = options.threads,
-                                            .kv_tokens = options.kv_tokens,
-                                            .sequences_max = options.sequences_max,
-                                            .isa = options.isa});
-  }
-  return Error{Code::kInvalidArgument,
-               fmt::format("engine '{}' isn't one of llamacpp, openvino", options.engine)};
-}
 
 // What the fleet file says of this worker: the key, and the policy of its model.
 Status read_fleet(const WorkerOptions& options, handoff::AgentOptions& agent, std::string& served_model) {
@@ -100,7 +77,7 @@ Result<WorkerParts> assemble(const WorkerOptions& options) {
   parts.transports = options.transports;
   set_lease(parts.agent.timings, std::chrono::milliseconds(options.lease_ms));
   ISTHMUS_LOG(kInfo, "loading", "engine={} model={}", options.engine, options.model_path);
-  ISTHMUS_TRY(auto tokenizer, engine::llamacpp::make_tokenizer(options.model_path));
+  ISTHMUS_TRY(auto tokenizer, make_tokenizer(options.model_path));
   parts.tokenizer = std::move(tokenizer);
   ISTHMUS_TRY(parts.engine, make_engine(options));
   ISTHMUS_TRY(check_role(*parts.engine, parts.service.role));

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// See engines.h.
+#include "worker/embedded/engines.h"
+
+#include <fmt/format.h>
+
+#include "engine/llamacpp/llamacpp.h"
+#include "engine/llamacpp/tokenizer.h"
+#include "engine/openvino/openvino.h"
+
+namespace isthmus::worker {
+
+Result<std::unique_ptr<engine::Engine>> make_engine(const WorkerOptions& options) {
+  if (options.engine == "llamacpp") {
+    return engine::llamacpp::make_llamacpp({.model_path = options.model_path,
+                                            .kv_type = options.kv_type.empty() ? "f16" : options.kv_type,
+                                            .threads = options.threads,
+                                            .context_tokens = options.kv_tokens,
+                                            .sequences_max = options.sequences_max,
+                                            .isa = options.isa});
+  }
+  if (options.engine == "openvino") {
+    return engine::openvino::make_openvino({.gguf_path = options.model_path,
+                                            .kv_type = options.kv_type.empty() ? "u8" : options.kv_type,
+                                            .threads = options.threads,
+                                            .kv_tokens = options.kv_tokens,
+                                            .sequences_max = options.sequences_max,
+                                            .isa = options.isa});
+  }
+  return Error{Code::kInvalidArgument,
+               fmt::format("engine '{}' isn't one of llamacpp, openvino", options.engine)};
+}
+
+Result<std::unique_ptr<engine::Tokenizer>> make_tokenizer(const std::string& model_path) {
+  ISTHMUS_TRY(std::unique_ptr<engine::Tokenizer> made, engine::llamacpp::make_tokenizer(model_path));
+  return made;
+}
+
+}  // namespace isthmus::worker
