@@ -17,12 +17,16 @@
 
 #include "failure.h"
 #include "kv/catalogue.h"
+#include "kv/choose.h"
 #include "kv/descriptor.h"
 #include "kv/negotiate.h"
+#include "kv/prices.h"
 #include "memory.h"
 #include "transform/plan.h"
 #include "transform/program.h"
+#include "transform/ranks.h"
 #include "transform/redistribute.h"
+#include "wire/descriptor_codec.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -41,41 +45,11 @@ kv::TokenRange range_of(const Range& range) {
   return {range.first, range.second};
 }
 
-std::uint32_t cut(std::uint32_t total, std::uint32_t parts, std::uint32_t index) {
-  return static_cast<std::uint32_t>(std::uint64_t{total} * index / parts);
-}
-
-struct Ranks {
-  std::uint32_t tensor = 1, pipeline = 1;
-};
-
-// Heads over tensor ranks and layers over pipeline ranks, as even as whole ones allow.
-void partition(kv::Descriptor& descriptor, const Ranks& ranks) {
-  const kv::RankBox whole = descriptor.partition.front();
-  if (ranks.tensor == 0 || ranks.pipeline == 0 || ranks.tensor > whole.head_end ||
-      ranks.pipeline > whole.layer_end) {
-    fail({Code::kInvalidArgument,
-          fmt::format("1 to {} tensor ranks and 1 to {} pipeline ranks", whole.head_end, whole.layer_end)});
-  }
-  descriptor.partition.clear();
-  for (std::uint32_t p = 0; p < ranks.pipeline; ++p) {
-    for (std::uint32_t t = 0; t < ranks.tensor; ++t) {
-      kv::RankBox box = whole;
-      box.rank = p * ranks.tensor + t;
-      box.layer_begin = cut(whole.layer_end, ranks.pipeline, p);
-      box.layer_end = cut(whole.layer_end, ranks.pipeline, p + 1);
-      box.head_begin = cut(whole.head_end, ranks.tensor, t);
-      box.head_end = cut(whole.head_end, ranks.tensor, t + 1);
-      descriptor.partition.push_back(box);
-    }
-  }
-}
-
 kv::Descriptor describe(const std::string& storage, const kv::PlainShape& shape,
-                        std::optional<std::uint32_t> block_tokens, const Ranks& ranks) {
+                        std::optional<std::uint32_t> block_tokens, const transform::Degrees& ranks) {
   kv::Descriptor descriptor = unwrap(kv::plain_descriptor(*unwrap(kv::find_storage(storage)), shape));
   if (block_tokens) descriptor.representation.front().block_tokens = *block_tokens;
-  partition(descriptor, ranks);
+  unwrap(transform::split_ranks(descriptor, ranks));
   unwrap(descriptor.validate());
   return descriptor;
 }
@@ -108,10 +82,12 @@ struct PlannedMove {
 };
 
 PlannedMove make_plan(const kv::Descriptor& source, const kv::Descriptor& target, const kv::Verdict& verdict,
-                      const Range& tokens) {
+                      const Range& tokens, const kv::Choice* choice) {
+  kv::Verdict inputs = verdict;
+  if (choice != nullptr) inputs.wire = choice->wire;
   return {source, target,
           std::make_shared<const transform::Plan>(
-              unwrap(transform::Plan::make(source, target, verdict, range_of(tokens))))};
+              unwrap(transform::Plan::make(source, target, inputs, range_of(tokens))))};
 }
 
 transform::Moved run(const PlannedMove& move, const std::vector<const Memory*>& from,
@@ -170,7 +146,9 @@ void add_errors(nb::module_& module) {
 }
 
 void add_storages(nb::module_& module) {
-  nb::class_<kv::Storage>(module, "Storage")
+  nb::class_<kv::Storage>(
+      module, "Storage",
+      "How one engine keeps its state: a row of the catalogue. block_tokens is 0 for rows.")
       .def_ro("name", &kv::Storage::name)
       .def_ro("engine", &kv::Storage::engine)
       .def_ro("version", &kv::Storage::version)
@@ -182,13 +160,14 @@ void add_storages(nb::module_& module) {
         for (const kv::DecodeForm& form : storage.forms) texts.push_back(form.text());
         return texts;
       });
-  module.def("catalogue", [] { return kv::catalogue(); });
-  nb::class_<kv::RegionLayout>(module, "Region")
+  module.def("catalogue", [] { return kv::catalogue(); }, "All storages that are known.");
+  nb::class_<kv::RegionLayout>(module, "Region",
+                               "One contiguous memory of a layout, for each layer or for all.")
       .def_ro("name", &kv::RegionLayout::name)
       .def_ro("per_layer", &kv::RegionLayout::per_layer)
       .def_prop_ro("is_paged",
                    [](const kv::RegionLayout& region) { return region.open_axis == kv::Axis::kBlock; });
-  nb::class_<kv::Layout>(module, "Layout")
+  nb::class_<kv::Layout>(module, "Layout", "Where elements lie in one rank's regions of one layer group.")
       .def_prop_ro("canonical_text", &kv::Layout::canonical_text)
       .def_prop_ro("regions", &kv::Layout::regions)
       .def_prop_ro("layers", [](const kv::Layout& layout) { return layout.extents().layers; })
@@ -200,11 +179,32 @@ void add_storages(nb::module_& module) {
             if (!is_there) fail({Code::kNotFound, "no region " + region});
             return layout.region_bytes(region, extent);
           },
-          "region"_a, "extent"_a);
+          "region"_a, "extent"_a,
+          "Bytes of one layer's region with so many blocks or rows. Error: not_found.");
 }
 
 void add_descriptor(nb::module_& module) {
-  nb::class_<kv::Descriptor>(module, "Descriptor")
+  nb::class_<kv::Descriptor>(module, "Descriptor",
+                             "What the bytes of a state mean, without addresses. Immutable; valid.")
+      .def_static(
+          "from_bytes",
+          [](const nb::bytes& message) {
+            const auto* first = static_cast<const std::byte*>(message.data());
+            kv::Descriptor read = unwrap(wire::decode_descriptor(std::span(first, message.size())));
+            unwrap(read.validate());
+            return read;
+          },
+          "message"_a,
+          "From a message isthmus.v1.Descriptor, as a worker or a .kvs file has it. Errors: malformed, "
+          "unsupported,\n"
+          "invalid_argument.")
+      .def(
+          "to_bytes",
+          [](const kv::Descriptor& descriptor) {
+            const std::vector<std::byte> bytes = unwrap(wire::encode_descriptor(descriptor));
+            return nb::bytes(bytes.data(), bytes.size());
+          },
+          "The message; not canonical, so never compared or digested: that is what digest is for.")
       .def_prop_ro("canonical_text", &kv::Descriptor::canonical_text)
       .def_prop_ro("digest", [](const kv::Descriptor& descriptor) { return descriptor.digest().hex(); })
       .def_prop_ro("group_count", [](const kv::Descriptor& descriptor) { return descriptor.groups.size(); })
@@ -214,6 +214,25 @@ void add_descriptor(nb::module_& module) {
             return descriptor.representation.at(group).block_tokens;
           },
           "group"_a = 0)
+      .def(
+          "has_token_axis",
+          [](const kv::Descriptor& descriptor, std::size_t group) {
+            return descriptor.groups.at(group).attention != kv::AttentionKind::kRecurrent;
+          },
+          "group"_a = 0, "False for a state that stands for all tokens up to one exact position.")
+      .def(
+          "tokens_below",
+          [](const kv::Descriptor& descriptor, std::uint64_t position, std::uint32_t group,
+             std::uint32_t rank) {
+            for (const kv::RankBox& box : descriptor.partition) {
+              if (box.group == group && box.rank == rank) return std::optional(box.tokens_below(position));
+            }
+            return std::optional<std::uint64_t>();
+          },
+          "position"_a, "group"_a = 0, "rank"_a = 0,
+          "How many positions below this one the rank has of the group; None if it holds nothing of it. "
+          "Blocks, slots\n"
+          "and rows of a rank follow these numbers.")
       .def_prop_ro("ranks",
                    [](const kv::Descriptor& descriptor) {
                      std::vector<std::uint32_t> ranks;
@@ -228,7 +247,7 @@ void add_descriptor(nb::module_& module) {
           [](const kv::Descriptor& descriptor, std::uint32_t group, std::uint32_t rank) {
             return unwrap(descriptor.layout(group, rank));
           },
-          "group"_a = 0, "rank"_a = 0)
+          "group"_a = 0, "rank"_a = 0, "Error: not_found if the rank holds nothing of the group.")
       .def(
           "diff",
           [](const kv::Descriptor& a, const kv::Descriptor& b) {
@@ -236,21 +255,29 @@ void add_descriptor(nb::module_& module) {
             for (const kv::Difference& one : kv::diff(a, b)) lines.emplace_back(one.path, one.a, one.b);
             return lines;
           },
-          "other"_a);
+          "other"_a, "(path, value here, value there) of each line that differs.");
   module.def(
       "describe",
       [](const std::string& storage, std::uint32_t layers, std::uint32_t heads, std::uint32_t dim,
-         std::optional<std::uint32_t> block_tokens, std::uint32_t tensor_ranks,
-         std::uint32_t pipeline_ranks) {
+         std::optional<std::uint32_t> block_tokens, std::uint32_t tensor_ranks, std::uint32_t pipeline_ranks,
+         std::uint32_t context_ranks, std::uint32_t context_run) {
         return describe(storage, {.layers = layers, .heads = heads, .dim = dim}, block_tokens,
-                        {tensor_ranks, pipeline_ranks});
+                        {tensor_ranks, pipeline_ranks, context_ranks, context_run});
       },
       "storage"_a, nb::kw_only(), "layers"_a, "heads"_a, "dim"_a, "block_tokens"_a = nb::none(),
-      "tensor_ranks"_a = 1, "pipeline_ranks"_a = 1);
+      "tensor_ranks"_a = 1, "pipeline_ranks"_a = 1, "context_ranks"_a = 1, "context_run"_a = 0,
+      "A descriptor of one group of plain attention as a storage of the catalogue keeps it.\n\n"
+      "heads: KV heads; dim: elements of a head's row; block_tokens: the storage's usual ones if None, must "
+      "be\n"
+      "None for rows. Heads are shared over tensor ranks (copied where there are fewer), layers over "
+      "pipeline\n"
+      "ranks, positions over context ranks in turn, context_run tokens at a time; rank = (pipeline · "
+      "context_ranks\n"
+      "+ context) · tensor_ranks + tensor. Error: not_found (storage), invalid_argument.");
 }
 
 void add_verdict(nb::module_& module) {
-  nb::class_<kv::Reason>(module, "Reason")
+  nb::class_<kv::Reason>(module, "Reason", "A difference: path, both values, and a sentence for people.")
       .def_ro("path", &kv::Reason::path)
       .def_ro("source", &kv::Reason::source)
       .def_ro("target", &kv::Reason::target)
@@ -258,7 +285,10 @@ void add_verdict(nb::module_& module) {
       .def("__repr__", [](const kv::Reason& reason) {
         return fmt::format("<{}: {} -> {}: {}>", reason.path, reason.source, reason.target, reason.text);
       });
-  nb::class_<kv::Verdict>(module, "Verdict")
+  nb::class_<kv::Verdict>(
+      module, "Verdict",
+      "kind: reject, direct, redistribute, convert or redistribute+convert; wire: the numbers "
+      "that cross unless a choice says otherwise.")
       .def_prop_ro("kind", [](const kv::Verdict& verdict) { return std::string(kv::name(verdict.kind)); })
       .def_ro("rejects", &kv::Verdict::rejects)
       .def_ro("redistributions", &kv::Verdict::redistributions)
@@ -273,18 +303,59 @@ void add_verdict(nb::module_& module) {
          std::uint32_t roundings_max) {
         return kv::negotiate(source, target, policy_of(exactness, roundings_max));
       },
-      "source"_a, "target"_a, nb::kw_only(), "exactness"_a = "lossless", "roundings_max"_a = 1);
+      "source"_a, "target"_a, nb::kw_only(), "exactness"_a = "lossless", "roundings_max"_a = 1,
+      "May two ends share a state, and what must change? Never raises for descriptors: a reject says why. "
+      "exactness:\n"
+      "lossless, bounded or unqualified.");
   module.def(
       "explain",
       [](const kv::Descriptor& source, const kv::Descriptor& target, const std::string& exactness,
-         std::uint32_t roundings_max) {
-        return kv::explain(source, target, policy_of(exactness, roundings_max));
+         std::uint32_t roundings_max, const kv::Prices* prices) {
+        return kv::explain(source, target, policy_of(exactness, roundings_max), prices);
       },
-      "source"_a, "target"_a, nb::kw_only(), "exactness"_a = "lossless", "roundings_max"_a = 1);
+      "source"_a, "target"_a, nb::kw_only(), "exactness"_a = "lossless", "roundings_max"_a = 1,
+      "prices"_a = nb::none(), "What `isthmus kv explain` prints.");
+}
+
+void add_choice(nb::module_& module) {
+  nb::class_<kv::Prices>(module, "Prices", "A snapshot of rates and loads in whole numbers; immutable.")
+      .def_static(
+          "parse", [](const std::string& text) { return unwrap(kv::Prices::parse(text)); }, "text"_a,
+          "Reads what text writes, and nothing else. Errors: malformed (naming the line), exhausted.")
+      .def_static("reference", &kv::Prices::reference, "tokens"_a,
+                  "Of one thread of the reference machine, and a link of 10 Gbit/s.")
+      .def_prop_ro("text", &kv::Prices::text)
+      .def_prop_ro("digest", [](const kv::Prices& prices) { return prices.digest().hex(); });
+  nb::class_<kv::ChosenStep>(module, "Step", "One step of a component's way; price in nanoseconds.")
+      .def_prop_ro("what", [](const kv::ChosenStep& step) { return std::string(step.what); })
+      .def_prop_ro("where", [](const kv::ChosenStep& step) { return std::string(step.where); })
+      .def_ro("bytes", &kv::ChosenStep::bytes)
+      .def_ro("price", &kv::ChosenStep::price);
+  nb::class_<kv::ComponentChoice>(module, "ComponentChoice", "How one component crosses.")
+      .def_ro("group", &kv::ComponentChoice::group)
+      .def_ro("component", &kv::ComponentChoice::component)
+      .def_ro("way", &kv::ComponentChoice::way)
+      .def_prop_ro("wire", [](const kv::ComponentChoice& choice) { return choice.wire.text(); })
+      .def_ro("steps", &kv::ComponentChoice::steps)
+      .def_ro("price", &kv::ComponentChoice::price);
+  nb::class_<kv::Choice>(module, "Choice", "The cheapest way of each component; price in nanoseconds.")
+      .def_prop_ro("wire", [](const kv::Choice& choice) { return choice.wire.text(); })
+      .def_ro("components", &kv::Choice::components)
+      .def_ro("price", &kv::Choice::price);
+  module.def(
+      "choose",
+      [](const kv::Descriptor& source, const kv::Descriptor& target, const kv::Verdict& verdict,
+         const kv::Prices& prices) { return unwrap(kv::choose(source, target, verdict, prices)); },
+      "source"_a, "target"_a, "verdict"_a, "prices"_a,
+      "Which numbers cross and where each step runs, by price; pure, so both ends choose alike. Errors:\n"
+      "incompatible (the verdict rejects), unsupported (no place of the prices can run a step).");
 }
 
 void add_moves(nb::module_& module) {
-  nb::class_<Memory>(module, "Memory", nb::dynamic_attr())
+  nb::class_<Memory>(
+      module, "Memory", nb::dynamic_attr(),
+      "One rank's arrays, bound group by group; keeps them alive. Error: not_found for a rank that the "
+      "descriptor hasn't.")
       .def(nb::init<const kv::Descriptor&, std::uint32_t>(), "descriptor"_a, "rank"_a = 0)
       .def(
           "bind",
@@ -296,26 +367,49 @@ void add_moves(nb::module_& module) {
                         {std::move(blocks), first_row, first_position, range_of(valid)});
           },
           "group"_a, "arrays"_a, nb::kw_only(), "extent"_a, "valid"_a,
-          "blocks"_a = std::vector<std::uint32_t>{}, "first_row"_a = 0, "first_position"_a = 0);
-  nb::class_<PlannedMove>(module, "Plan")
+          "blocks"_a = std::vector<std::uint32_t>{}, "first_row"_a = 0, "first_position"_a = 0,
+          "Binds one layer group to arrays by (region, layer within the rank; 0 if not per layer): numpy, or "
+          "whatever\n"
+          "speaks DLPack or the buffer protocol, writable, C-contiguous, in CPU memory, of exactly\n"
+          "layout.region_bytes(region, extent) bytes. Nothing is copied; the arrays are kept alive.\n\n"
+          "extent: blocks or rows of each array. valid: positions [begin, end) that may be read or written. "
+          "blocks:\n"
+          "physical block of each entry of the table, empty for rows. Position p is entry (p - "
+          "first_position) //\n"
+          "block_tokens, or row first_row + p - first_position. Error: invalid_argument.");
+  nb::class_<PlannedMove>(module, "Plan",
+                          "What crosses, in which chunks; immutable. Both ends must get its digest.")
       .def_prop_ro("chunk_count", [](const PlannedMove& move) { return move.plan->chunk_count(); })
       .def_prop_ro("total_bytes", [](const PlannedMove& move) { return move.plan->total_bytes(); })
       .def_prop_ro("wire", [](const PlannedMove& move) { return move.plan->wire().text(); })
       .def_prop_ro("digest", [](const PlannedMove& move) { return move.plan->digest().hex(); });
-  module.def("plan", &make_plan, "source"_a, "target"_a, "verdict"_a, "tokens"_a);
-  nb::class_<transform::Moved>(module, "Moved")
+  module.def(
+      "plan", &make_plan, "source"_a, "target"_a, "verdict"_a, "tokens"_a, "choice"_a = nb::none(),
+      "What crosses of positions [begin, end), cut into chunks and proven to cover; with a choice its "
+      "numbers\n"
+      "cross, else the verdict's. Errors: incompatible (the verdict rejects), invalid_argument, exhausted.");
+  nb::class_<transform::Moved>(module, "Moved",
+                               "What a run moved: chunks, bodies packed and placed, bytes, root digest.")
       .def_prop_ro("root", [](const transform::Moved& moved) { return moved.root.hex(); })
       .def_ro("chunks", &transform::Moved::chunks)
       .def_ro("packed", &transform::Moved::packed)
       .def_ro("placed", &transform::Moved::placed)
       .def_ro("wire_bytes", &transform::Moved::wire_bytes);
-  module.def("run", &run, "plan"_a, "source"_a, "target"_a);
+  module.def("run", &run, "plan"_a, "source"_a, "target"_a,
+             "Moves the plan's tokens from memories of the source's ranks to memories of the target's, in "
+             "place, and\n"
+             "reads back what it placed; other Python threads run meanwhile. Errors: invalid_argument (a "
+             "rank or block\n"
+             "is missing), corrupt (naming the tile).");
   module.def(
       "digest",
       [](const kv::Descriptor& descriptor, const std::vector<const Memory*>& from, const Range& tokens) {
         return digest_of(descriptor, from, tokens).hex();
       },
-      "descriptor"_a, "memories"_a, "tokens"_a);
+      "descriptor"_a, "memories"_a, "tokens"_a,
+      "32 hex digits over all tiles of positions [begin, end), as the memories hold them now: the same for "
+      "one state\n"
+      "in any layout, blocks, tensor or pipeline ranks.");
   module.def(
       "token_chain",
       [](const std::vector<std::int32_t>& tokens) {
@@ -323,7 +417,7 @@ void add_moves(nb::module_& module) {
         for (const std::int32_t token : tokens) chain.append(token);
         return chain.digest().hex();
       },
-      "tokens"_a);
+      "tokens"_a, "32 hex digits that say which prefix a state belongs to; the same in every process.");
 }
 
 }  // namespace
@@ -333,6 +427,7 @@ NB_MODULE(_core, module) {
   add_storages(module);
   add_descriptor(module);
   add_verdict(module);
+  add_choice(module);
   add_moves(module);
 }
 

@@ -17,17 +17,22 @@ raise `isthmus.Error`, whose `code` says what to do ("incompatible", "invalid_ar
 """
 
 from isthmus._core import (
+    Choice,
+    ComponentChoice,
     Descriptor,
     Error,
     Layout,
     Memory,
     Moved,
     Plan,
+    Prices,
     Reason,
     Region,
+    Step,
     Storage,
     Verdict,
     catalogue,
+    choose,
     describe,
     digest,
     explain,
@@ -38,18 +43,23 @@ from isthmus._core import (
 )
 
 __all__ = [
+    "Choice",
+    "ComponentChoice",
     "Descriptor",
     "Error",
     "Layout",
     "Memory",
     "Moved",
     "Plan",
+    "Prices",
     "Reason",
     "Region",
+    "Step",
     "Storage",
     "Verdict",
     "allocate",
     "catalogue",
+    "choose",
     "describe",
     "digest",
     "explain",
@@ -63,22 +73,31 @@ __all__ = [
 def allocate(descriptor: Descriptor, tokens: int, *, rank: int = 0) -> Memory:
     """Zeroed numpy memory for positions [0, tokens) of one sequence on one rank, blocks or rows in order.
 
-    The arrays are in `memory.arrays`: a dict a layer group, by (region, layer), of uint8.
+    The arrays are in `memory.arrays`, a dict a layer group, by (region, layer within the rank), of uint8; empty for
+    a group that the rank holds nothing of. The memory owns them; views of them see what is moved. Raises
+    `Error` not_found for a rank that isn't in the descriptor.
     """
     import numpy
 
     memory = Memory(descriptor, rank)
     memory.arrays = []
     for group in range(descriptor.group_count):
+        count = descriptor.tokens_below(tokens, group, rank)
+        arrays = {}
+        memory.arrays.append(arrays)
+        if count is None:
+            continue
+        first = 0
+        if not descriptor.has_token_axis(group):
+            first, count = tokens - 1, 1  # The state after all tokens, bound as the row of the last one.
         layout = descriptor.layout(group, rank)
         block = descriptor.block_tokens(group)
-        extent = -(-tokens // block) if block else tokens
-        arrays = {}
+        extent = -(-count // block) if block else count
         for region in layout.regions:
             for layer in range(layout.layers if region.per_layer else 1):
                 size = layout.region_bytes(region.name, extent)
                 arrays[region.name, layer] = numpy.zeros(size, dtype=numpy.uint8)
         blocks = list(range(extent)) if block else []
-        memory.bind(group, arrays, extent=extent, valid=(0, tokens), blocks=blocks)
-        memory.arrays.append(arrays)
+        valid = (first, tokens)
+        memory.bind(group, arrays, extent=extent, valid=valid, blocks=blocks, first_position=first)
     return memory

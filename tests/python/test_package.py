@@ -2,6 +2,7 @@
 """The package as installed: its own example, moves between arrays, and errors."""
 
 import gc
+import pathlib
 import weakref
 
 import numpy
@@ -127,6 +128,88 @@ def test_a_stale_source_is_noticed():
     moved, there = move(source, source, memories, (0, 40))
     there[0].arrays[0]["V", 1][77] ^= 1
     assert isthmus.digest(source, there, (0, 40)) != moved.root
+
+
+def test_a_descriptor_goes_through_bytes():
+    made = isthmus.describe("openvino:u8", **SHAPE, tensor_ranks=3, context_ranks=2, context_run=32)
+    read = isthmus.Descriptor.from_bytes(made.to_bytes())
+    assert read.canonical_text == made.canonical_text and read.digest == made.digest
+    with pytest.raises(isthmus.Error) as raised:
+        isthmus.Descriptor.from_bytes(b"\xff" + made.to_bytes())
+    assert raised.value.code == "malformed"
+    with pytest.raises(isthmus.Error):
+        isthmus.Descriptor.from_bytes(b"")
+
+
+@pytest.mark.parametrize("ends", [(2, 1), (1, 3), (4, 2)])
+def test_context_ranks_deal_positions_out(ends):
+    source = isthmus.describe("vllm:flash_nhd", **SHAPE, context_ranks=ends[0], context_run=16)
+    target = isthmus.describe("vllm:flash_hnd", **SHAPE, context_ranks=ends[1], context_run=5)
+    assert sum(source.tokens_below(100, 0, rank) for rank in source.ranks) == 100
+    before = filled(source, 100)
+    moved, there = move(source, target, before, (0, 100))
+    again, back = move(target, source, there, (0, 100))
+    assert moved.root == again.root
+    assert isthmus.digest(source, back, (0, 100)) == isthmus.digest(source, before, (0, 100))
+    fine = isthmus.digest(target, there, (0, 100))
+    there[-1].arrays[0]["K", 0][3] ^= 1
+    assert isthmus.digest(target, there, (0, 100)) != fine
+
+
+def test_a_choice_is_by_price_and_a_plan_follows_it():
+    source = isthmus.describe("llamacpp:f16", **SHAPE)
+    target = isthmus.describe("openvino:u8", **SHAPE)
+    verdict = isthmus.negotiate(source, target, exactness="unqualified")
+    prices = isthmus.Prices.reference(64)
+    assert isthmus.Prices.parse(prices.text).digest == prices.digest
+    slow = isthmus.Prices.parse(prices.text.replace("link 1250", "link 10"))
+    choice = isthmus.choose(source, target, verdict, slow)
+    assert [one.way for one in choice.components] == ["producer", "producer"]
+    assert choice.price == sum(step.price for one in choice.components for step in one.steps)
+    memories, out = filled(source, 64), {}
+    for name, chosen in (("verdict", None), ("choice", choice)):
+        plan = isthmus.plan(source, target, verdict, (0, 64), choice=chosen)
+        out[name] = isthmus.allocate(target, 64)
+        isthmus.run(plan, memories, [out[name]])
+    assert "codes=u8" in choice.wire and plan.wire == choice.wire
+    for key, array in out["verdict"].arrays[0].items():
+        assert numpy.array_equal(array, out["choice"].arrays[0][key]), key
+    with pytest.raises(isthmus.Error) as raised:
+        isthmus.Prices.parse(prices.text + "\n")
+    assert raised.value.code == "malformed"
+
+
+def test_what_speaks_dlpack_is_used_in_place():
+    class Lent:
+        def __init__(self, array):
+            self.array = array
+
+        def __dlpack__(self, **options):
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+
+    descriptor = isthmus.describe("llamacpp:f16", layers=1, heads=2, dim=64)
+    keys, values = (numpy.ones(10 * 2 * 64, dtype=numpy.float16) for _ in "kv")
+    lent = isthmus.Memory(descriptor)
+    lent.bind(0, {("K", 0): Lent(keys), ("V", 0): Lent(values)}, extent=10, valid=(0, 10))
+    ones = isthmus.digest(descriptor, [lent], (0, 10))
+    keys[77] = 2
+    assert isthmus.digest(descriptor, [lent], (0, 10)) != ones
+    verdict = isthmus.negotiate(descriptor, descriptor)
+    zeros = isthmus.allocate(descriptor, 10)
+    isthmus.run(isthmus.plan(descriptor, descriptor, verdict, (0, 10)), [zeros], [lent])
+    assert not keys.any() and not values.any()
+
+
+def test_types_and_docstrings_are_complete():
+    hints = (pathlib.Path(isthmus.__file__).parent / "_core.pyi").read_text()
+    assert (pathlib.Path(isthmus.__file__).parent / "py.typed").exists()
+    for name in isthmus.__all__:
+        made = getattr(isthmus, name)
+        assert getattr(made, "__doc__", ""), name
+        assert name == "allocate" or f"def {name}(" in hints or f"class {name}" in hints or f"{name}" in hints, name
 
 
 def test_the_token_chain_tells_orders_apart():
