@@ -9,6 +9,7 @@
 
 #include "base/digest.h"
 #include "kv/catalogue.h"
+#include "transform/ranks.h"
 
 namespace isthmus::engine {
 namespace {
@@ -48,34 +49,6 @@ kv::Component component(std::string name, std::uint32_t heads, std::uint32_t dim
   made.dim = dim;
   if (has_rope) made.value_transforms = {"rope:interleaved"};
   return made;
-}
-
-// Cut `index` of `total` things over `parts`, as even as whole ones allow.
-std::uint32_t cut(std::uint32_t total, std::uint32_t parts, std::uint32_t index) {
-  return static_cast<std::uint32_t>(std::uint64_t{total} * index / parts);
-}
-
-// The boxes of one group. Ranks that got no layer or head hold nothing of it.
-void add_boxes(kv::Descriptor& descriptor, std::uint32_t group, const ReferenceOptions& options) {
-  const auto layers = static_cast<std::uint32_t>(descriptor.groups[group].layers.size());
-  const std::uint32_t heads = descriptor.groups[group].components.front().heads;
-  for (std::uint32_t p = 0; p < options.pipeline_ranks; ++p) {
-    std::vector<std::uint32_t> replicas(heads);
-    for (std::uint32_t t = 0; t < options.tensor_ranks; ++t) {
-      kv::RankBox box{.rank = p * options.tensor_ranks + t,
-                      .group = group,
-                      .layer_begin = cut(layers, options.pipeline_ranks, p),
-                      .layer_end = cut(layers, options.pipeline_ranks, p + 1),
-                      .head_begin = cut(heads, options.tensor_ranks, t),
-                      .head_end = cut(heads, options.tensor_ranks, t + 1)};
-      if (options.tensor_ranks > heads) {
-        box.head_end = box.head_begin + 1;
-        const bool is_latent = descriptor.groups[group].attention == kv::AttentionKind::kMla;
-        (is_latent ? box.mla_replica : box.gqa_replica) = replicas[box.head_begin]++;
-      }
-      if (box.layer_begin < box.layer_end) descriptor.partition.push_back(box);
-    }
-  }
 }
 
 }  // namespace
@@ -127,9 +100,8 @@ Result<kv::Descriptor> describe(const ReferenceOptions& options) {
     if (options.block_tokens != 0) stored.representation.block_tokens = options.block_tokens;
     descriptor.groups.push_back(std::move(stored.group));
     descriptor.representation.push_back(std::move(stored.representation));
-    add_boxes(descriptor, static_cast<std::uint32_t>(descriptor.groups.size() - 1), options);
   }
-  descriptor.schema_minor = descriptor.minimum_minor();
+  ISTHMUS_TRY(transform::split_ranks(descriptor, {options.tensor_ranks, options.pipeline_ranks}));
   ISTHMUS_TRY(descriptor.validate());
   return descriptor;
 }
