@@ -9,7 +9,9 @@
 
 #include <map>
 #include <set>
+#include <tuple>
 
+#include "kv/choose.h"
 #include "transform/ranks.h"
 #include "transform/test_ranks.h"
 #include "transform/test_state.h"
@@ -228,6 +230,51 @@ TEST(Redistribute, TheRootDoesntDependOnEitherEndsRanks) {
   const Digest128 alone = root({1, 1}, {1, 1}, 16);
   EXPECT_EQ(root({3, 2}, {4, 4}, 128), alone);
   EXPECT_EQ(root({8, 1}, {2, 3}, 1), alone);
+}
+
+// The source's numbers, the target's or an exact superset of the source's may cross (kv::choose): what
+// arrives is the same.
+TEST(Redistribute, WhicheverNumbersCrossTheSameArrives) {
+  const TestShape shape{.layers = 2, .heads = 2, .dim = 64};
+  for (const auto& [from, to] : {std::pair{"llamacpp:f16", "openvino:u8"},
+                                 {"llamacpp:f16", "openvino:u8_channel"},
+                                 {"llamacpp:q8_0", "openvino:f32"},
+                                 {"llamacpp:f16", "llamacpp:bf16"}}) {
+    SCOPED_TRACE(fmt::format("{} > {}", from, to));
+    const Setting setting{describe(from, shape, {2, 1}), describe(to, shape, {1, 2}), {0, 300}};
+    const kv::Verdict verdict = test_verdict(setting.source, setting.target);
+    std::set<std::string> ways;
+    for (const auto& [link, producer, consumer] :
+         {std::tuple{1U, 0U, 0U}, {100'000U, 900U, 0U}, {100'000U, 0U, 900U}}) {
+      for (const bool through : {false, true}) {
+        kv::Prices prices = kv::Prices::reference(300);
+        prices.link = link;
+        prices.producer.busy = producer;
+        prices.consumer.busy = consumer;
+        if (through) {  // Neither end converts directly.
+          const auto numbers = [](const kv::DecodeForm& form) { return form.text().substr(2); };
+          for (std::size_t c = 0; c < 2; ++c) {
+            const kv::DecodeForm &a = setting.source.representation[0].forms[c],
+                                 &b = setting.target.representation[0].forms[c];
+            for (kv::PlaceRates* place : {&prices.producer, &prices.consumer})
+              place->conversions.push_back({numbers(a), numbers(b), 0});
+          }
+        }
+        const Result<kv::Choice> choice = kv::choose(setting.source, setting.target, verdict, prices);
+        if (!choice.ok()) continue;  // The superset is the target's own form.
+        for (const kv::ComponentChoice& one : choice->components) ways.insert(one.way);
+        kv::Verdict chosen = verdict;
+        chosen.wire = choice->wire;
+        Crossing crossing(setting);
+        crossing.plan = std::make_shared<const Plan>(
+            Plan::make(setting.source, setting.target, chosen, setting.tokens).value());
+        const Result<Moved> moved = crossing.run();
+        ASSERT_TRUE(moved.ok()) << moved.error().text();
+        EXPECT_TRUE(crossing.is_right()) << choice->wire.text();
+      }
+    }
+    EXPECT_GE(ways.size(), 2U);
+  }
 }
 
 class Refusals : public testing::Test {
