@@ -15,15 +15,17 @@ namespace {
 
 // A turn moves about this much, so that a long transfer leaves the loop free for others in between.
 constexpr std::size_t kTurnBytes = std::size_t{512} << 10;
-// Pieces of one vectored write; most are small headers. IOV_MAX is 1024.
-constexpr std::size_t kPiecesMax = 64;
+// Pieces of one vectored call: rows of some kilobytes at the least. IOV_MAX is 1024.
+constexpr std::size_t kPiecesMax = 256;
 
 }  // namespace
 
-void Flow::read(std::span<std::byte> into, Stream::Done done) {
+void Flow::read(std::vector<std::span<std::byte>> pieces, Stream::Done done) {
   ISTHMUS_CHECK(!on_read_);
   on_read_ = std::move(done);
-  reading_ = into;
+  reading_ = std::move(pieces);
+  next_ = 0;
+  advance(0);
   if (!std::exchange(is_reading_, true)) post(&Flow::read_turn);
 }
 
@@ -69,37 +71,67 @@ void Flow::read_turn() {
       end_read(closed());
       continue;
     }
-    const std::size_t bytes = std::min(reading_.size(), unread_.size());
-    std::copy_n(unread_.begin(), bytes, reading_.begin());
-    unread_ = unread_.subspan(bytes);
-    reading_ = reading_.subspan(bytes);
-    if (reading_.empty()) {
+    take_ahead();
+    if (next_ == reading_.size()) {
       end_read(ok_status());
     } else if (budget == 0) {
       return post(&Flow::read_turn);
     } else if (!read_some(budget)) {
+      std::size_t left = 0;
+      for (std::size_t i = next_; i < reading_.size(); ++i) left += reading_[i].size();
+      expect(left);
       return wait(false, &Flow::read_turn);
     }
   }
   is_reading_ = false;
 }
 
+// What was read before it was asked for.
+void Flow::take_ahead() {
+  while (next_ < reading_.size() && !unread_.empty()) {
+    const std::size_t bytes = std::min(reading_[next_].size(), unread_.size());
+    std::copy_n(unread_.begin(), bytes, reading_[next_].begin());
+    unread_ = unread_.subspan(bytes);
+    advance(bytes);
+  }
+}
+
+// The next `bytes` of the pieces are full.
+void Flow::advance(std::size_t bytes) {
+  while (next_ < reading_.size()) {
+    const std::size_t part = std::min(bytes, reading_[next_].size());
+    reading_[next_] = reading_[next_].subspan(part);
+    bytes -= part;
+    if (!reading_[next_].empty()) return;
+    ++next_;
+  }
+}
+
 // False: the socket is empty.
 bool Flow::read_some(std::size_t& budget) {
   if (std::exchange(is_drained_, false)) return false;  // The wait asks the socket anyway.
-  std::array<iovec, 2> into{iovec{reading_.data(), std::min(reading_.size(), kTurnBytes)},
-                            iovec{ahead_.data(), ahead_.size()}};
-  const bool is_whole = into[0].iov_len == reading_.size();
-  const Result<std::size_t> got = receive(std::span(into).first(is_whole ? 2 : 1));
+  std::array<iovec, kPiecesMax> into;                   // NOLINT(*-member-init): filled as far as used.
+  std::size_t count = 0, wanted = 0, next = next_;
+  for (; next < reading_.size() && count + 1 < into.size() && wanted < kTurnBytes; ++next) {
+    const std::size_t part = std::min(reading_[next].size(), kTurnBytes - wanted);
+    into[count++] = {reading_[next].data(), part};
+    wanted += part;
+    if (part < reading_[next].size()) break;
+  }
+  const std::size_t direct = wanted;
+  if (next == reading_.size()) {
+    into[count++] = {ahead_.data(), ahead_.size()};
+    wanted += ahead_.size();
+  }
+  const Result<std::size_t> got = receive(std::span(into).first(count));
   if (!got.ok()) {
     end_read(got.error());
     return true;
   }
-  const std::size_t direct = std::min(*got, into[0].iov_len);
-  reading_ = reading_.subspan(direct);
-  unread_ = std::span(ahead_).first(*got - direct);
+  advance(std::min(*got, direct));
+  unread_ = std::span(ahead_).first(*got - std::min(*got, direct));
   budget -= std::min(budget, *got);
-  is_drained_ = *got < into[0].iov_len + (is_whole ? into[1].iov_len : 0);
+  is_drained_ = *got < wanted;
   return *got != 0;
 }
 
@@ -127,7 +159,7 @@ void Flow::write_turn() {
 
 // False: the socket is full.
 bool Flow::write_some(std::size_t& budget) {
-  std::array<iovec, kPiecesMax> from{};
+  std::array<iovec, kPiecesMax> from;  // NOLINT(*-member-init): filled as far as used.
   std::size_t count = 0, bytes = 0;
   for (const std::span<const std::byte> piece : pieces_) {
     if (count == from.size() || bytes == budget) break;

@@ -29,7 +29,7 @@ class Flow : public std::enable_shared_from_this<Flow> {
   Flow& operator=(const Flow&) = delete;
 
   // As Stream's.
-  void read(std::span<std::byte> into, Stream::Done done);
+  void read(std::vector<std::span<std::byte>> pieces, Stream::Done done);
   void write(const std::vector<std::span<const std::byte>>& pieces, Stream::Done done);
   void close();
   // Nobody is called any more.
@@ -41,6 +41,8 @@ class Flow : public std::enable_shared_from_this<Flow> {
   virtual Result<std::size_t> receive(std::span<iovec> into) = 0;
   virtual Result<std::size_t> transmit(std::span<iovec> from) = 0;
   virtual void await(bool is_write, std::function<void()> ready) = 0;
+  // A read waits for so many bytes: it need not be woken for fewer.
+  virtual void expect(std::size_t bytes) { (void)bytes; }
   virtual void shut() = 0;
   boost::asio::io_context& context() { return context_; }
   bool is_closed() const { return is_closed_; }
@@ -54,6 +56,8 @@ class Flow : public std::enable_shared_from_this<Flow> {
   };
 
   void read_turn();
+  void take_ahead();
+  void advance(std::size_t bytes);
   bool read_some(std::size_t& budget);
   void end_read(Status status);
   void write_turn();
@@ -67,7 +71,8 @@ class Flow : public std::enable_shared_from_this<Flow> {
   bool is_closed_ = false;
   bool is_reading_ = false, is_writing_ = false;  // A turn runs, is posted, or waits for the socket.
   bool is_drained_ = false;                       // The last call got less than it could take.
-  std::span<std::byte> reading_;
+  std::vector<std::span<std::byte>> reading_;     // What is left of each piece.
+  std::size_t next_ = 0;                          // The first piece that isn't full.
   Stream::Done on_read_;
   std::array<std::byte, kAheadBytes> ahead_{};
   std::span<const std::byte> unread_;  // Of `ahead_`.

@@ -174,7 +174,9 @@ class SocketStream final : public LocalStream {
     flow_->close();
   }
 
-  void read(std::span<std::byte> into, Done done) override { flow_->read(into, std::move(done)); }
+  void read_pieces(std::vector<std::span<std::byte>> pieces, Done done) override {
+    flow_->read(std::move(pieces), std::move(done));
+  }
   void write(std::vector<std::span<const std::byte>> pieces, Done done) override {
     flow_->write(pieces, std::move(done));
   }

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -58,12 +59,22 @@ class TcpFlow final : public Flow {
                        [ready = std::move(ready)](const error_code&) { ready(); });
   }
 
+  // To be woken costs both ends about as much as some ten kilobytes.
+  void expect(std::size_t bytes) override {
+    constexpr std::size_t kWorthIt = std::size_t{64} << 10, kMost = std::size_t{256} << 10;
+    const int mark = bytes < kWorthIt ? 1 : static_cast<int>(std::min(bytes, kMost));
+    if (mark == low_water_) return;
+    if (::setsockopt(socket_.native_handle(), SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark) == 0)
+      low_water_ = mark;
+  }
+
   void shut() override {
     error_code ignored;
     socket_.close(ignored);
   }
 
   Socket socket_;
+  int low_water_ = 1;
   std::string peer_;
 };
 
@@ -76,7 +87,9 @@ class SocketStream final : public Stream {
     flow_->close();
   }
 
-  void read(std::span<std::byte> into, Done done) override { flow_->read(into, std::move(done)); }
+  void read_pieces(std::vector<std::span<std::byte>> pieces, Done done) override {
+    flow_->read(std::move(pieces), std::move(done));
+  }
   void write(std::vector<std::span<const std::byte>> pieces, Done done) override {
     flow_->write(pieces, std::move(done));
   }

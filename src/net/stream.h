@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -34,8 +35,9 @@ class Stream {
  public:
   virtual ~Stream() = default;
   using Done = std::function<void(Status)>;
-  // Fill `into` completely. unavailable on end of stream or reset.
-  virtual void read(std::span<std::byte> into, Done done) = 0;
+  // Fill `pieces` completely, in their order. unavailable on end of stream or reset.
+  virtual void read_pieces(std::vector<std::span<std::byte>> pieces, Done done) = 0;
+  void read(std::span<std::byte> into, Done done) { read_pieces({into}, std::move(done)); }
   // Write all pieces; they must live until `done`.
   virtual void write(std::vector<std::span<const std::byte>> pieces, Done done) = 0;
   // Closes at once; pending callbacks get `cancelled`. Idempotent. After it returns the kernel neither

@@ -32,6 +32,10 @@ struct PayloadMemory {
   std::shared_ptr<void> keep;  // Holds `bytes`.
 };
 
+// Where a payload goes to or comes from, in order.
+using Pieces = std::vector<std::span<std::byte>>;
+using ConstPieces = std::vector<std::span<const std::byte>>;
+
 // What a data message says of itself before its payload is accepted.
 struct Incoming {
   std::span<const std::byte> immediate;  // The sender's header; the receiver judges it.
@@ -41,6 +45,7 @@ struct Incoming {
 
 // A payload that is here.
 struct Received {
+  // A view, or the memory that was given for it if that is one piece.
   std::span<const std::byte> bytes;
   // Set for a view of the peer's memory: `bytes` stay readable while it is held, whatever becomes of channel
   // and peer, but the peer may change them at any time. Let go on the loop's thread: that tells the sender.
@@ -52,10 +57,10 @@ struct Received {
 // (unsupported).
 struct ChannelEvents {
   std::function<void(std::vector<std::byte> frame)> on_control{};
-  // Judge a data message: the memory for its payload (exactly `bytes` long; empty if it is shared), or an
+  // Judge a data message: the memory for its payload (exactly `bytes` in all; none if it is shared), or an
   // error: the channel then closes with it. Nothing of the payload is read before. The memory must live until
-  // on_data, on_closed, or revoke().
-  std::function<Result<std::span<std::byte>>(const Incoming&)> on_incoming{};
+  // on_data, on_closed, or revoke(), and may be written at any time until then.
+  std::function<Result<Pieces>(const Incoming&)> on_incoming{};
   // The payload of the last accepted message: in the memory given for it, or a view.
   std::function<void(Received)> on_data{};
   // A fence that the peer sent: everything it sent before on this channel has been delivered.
@@ -75,11 +80,13 @@ class Channel {
   virtual Status send_control(std::span<const std::byte> frame) = 0;  // Copied.
   // Memory for payloads of this channel, recycled between them. exhausted; unavailable (closed).
   virtual Result<PayloadMemory> payload_memory(std::uint64_t bytes) = 0;
-  // Send `payload`, which lies in this channel's payload memory, with its header (copied). If that succeeds,
-  // the payload must stay unchanged until `sent`, which is called once: ok when neither the transport nor the
-  // receiver will read it again, else the failure; cancelled from within revoke(), close() and the
-  // destructor.
-  virtual Status send_data(std::span<const std::byte> immediate, std::span<const std::byte> payload,
+  // True if payloads may lie anywhere, in any number of pieces; else they are one piece of this channel's
+  // payload memory, or invalid_argument.
+  virtual bool gathers() const = 0;
+  // Send `payload` with its header (copied). If that succeeds, the payload must stay unchanged until `sent`,
+  // which is called once: ok when neither the transport nor the receiver will read it again, else the
+  // failure; cancelled from within revoke(), close() and the destructor.
+  virtual Status send_data(std::span<const std::byte> immediate, ConstPieces payload,
                            std::function<void(Status)> sent) = 0;
   virtual Status send_fence(std::uint64_t token) = 0;
   // Local and bounded: from its return on, nothing from the peer is written into memory that on_incoming

@@ -49,6 +49,7 @@ struct End {
   std::unique_ptr<Channel> channel;
   std::vector<std::string> log;   // In order: "c:text", "i:immediate", "d", "f:token".
   std::vector<std::byte> memory;  // Where payloads go that aren't shown.
+  std::size_t scatter_by = 0;     // If set, they go there in pieces of so many bytes.
   bool keeps_views = false;
   std::vector<Received> views;
   std::vector<std::vector<std::byte>> payloads;
@@ -59,16 +60,22 @@ struct End {
     channel->set_events({
         .on_control =
             [this](std::vector<std::byte> frame) { log.push_back("c:" + std::string(text_of(frame))); },
-        .on_incoming = [this](const Incoming& incoming) -> Result<std::span<std::byte>> {
+        .on_incoming = [this](const Incoming& incoming) -> Result<Pieces> {
           log.push_back("i:" + std::string(text_of(incoming.immediate)));
           if (refuse_with) return *refuse_with;
-          memory.resize(incoming.is_shared ? 0 : incoming.bytes);
-          return std::span(memory);
+          if (incoming.is_shared) return Pieces();
+          memory.resize(incoming.bytes);
+          if (scatter_by == 0) return Pieces{memory};
+          Pieces pieces;
+          for (std::size_t at = 0; at < memory.size(); at += scatter_by)
+            pieces.push_back(std::span(memory).subspan(at, std::min(scatter_by, memory.size() - at)));
+          return pieces;
         },
         .on_data =
             [this](Received received) {
               log.push_back("d");
-              payloads.emplace_back(received.bytes.begin(), received.bytes.end());
+              const std::span<const std::byte> bytes = received.view ? received.bytes : memory;
+              payloads.emplace_back(bytes.begin(), bytes.end());
               if (keeps_views) views.push_back(std::move(received));
             },
         .on_fence = [this](std::uint64_t token) { log.push_back("f:" + std::to_string(token)); },
@@ -118,7 +125,7 @@ class Contract : public ::testing::TestWithParam<Subject> {
                      std::function<void(Status)> sent) {
     ISTHMUS_TRY(PayloadMemory memory, channel.payload_memory(bytes.size()));
     std::copy(bytes.begin(), bytes.end(), memory.bytes.begin());
-    return channel.send_data(immediate, memory.bytes,
+    return channel.send_data(immediate, {memory.bytes},
                              [keep = std::move(memory.keep), sent = std::move(sent)](Status status) mutable {
                                keep.reset();
                                sent(std::move(status));
@@ -320,11 +327,59 @@ TEST_P(Contract, PayloadMemoryIsUsedAgainOnceItIsSent) {
     EXPECT_EQ(memory->bytes.data(), first);
     std::fill(memory->bytes.begin(), memory->bytes.end(), static_cast<std::byte>(i));
     std::vector<Code> sent;
-    ASSERT_TRUE(a_.channel->send_data({}, memory->bytes, count_sent(sent)).ok());
+    ASSERT_TRUE(a_.channel->send_data({}, {memory->bytes}, count_sent(sent)).ok());
     ASSERT_TRUE(until([&] { return !sent.empty() && !b_.payloads.empty(); }));
     EXPECT_EQ(b_.payloads.back(), std::vector<std::byte>(1 << 20, static_cast<std::byte>(i)));
     b_.payloads.clear();
   }
+}
+
+TEST_P(Contract, PayloadsComeFromPiecesOfAnyMemoryAndGoToPieces) {
+  join();
+  if (!a_.channel->gathers()) {
+    std::vector<std::byte> own(100);
+    EXPECT_EQ(a_.channel->send_data({}, {own}, [](const Status&) {}).code(), Code::kInvalidArgument);
+    EXPECT_EQ(a_.channel->send_data({}, {own, own}, [](const Status&) {}).code(), Code::kInvalidArgument);
+    return;
+  }
+  a_.listen_to_all();
+  b_.scatter_by = 4000;
+  b_.listen_to_all();
+  const std::vector<std::byte> whole = pattern(3 << 20, 5);
+  std::vector<Code> sent;
+  for (const std::size_t length : {std::size_t{64}, std::size_t{1000}, std::size_t{70'000}, whole.size()}) {
+    ConstPieces pieces;
+    for (std::size_t at = 0; at < whole.size(); at += length) {
+      if (at != 0) pieces.emplace_back();  // Empty ones are nothing.
+      pieces.push_back(std::span(whole).subspan(at, std::min(length, whole.size() - at)));
+    }
+    ASSERT_TRUE(a_.channel->send_data(bytes_of("i"), std::move(pieces), count_sent(sent)).ok());
+  }
+  ASSERT_TRUE(until([&] { return b_.payloads.size() == 4 && sent.size() == 4; }));
+  EXPECT_EQ(sent, std::vector<Code>(4, Code::kOk));
+  for (const auto& payload : b_.payloads) EXPECT_TRUE(payload == whole);
+}
+
+// The sender's end is over in the middle of a payload: nothing writes the receiver's pieces afterwards.
+TEST_P(Contract, RevokedPiecesAreNotWrittenAnyMore) {
+  join();
+  if (!a_.channel->gathers()) GTEST_SKIP() << "payloads are shown";
+  a_.listen_to_all();
+  b_.scatter_by = 1 << 16;
+  b_.listen_to_all();
+  const std::vector<std::byte> whole = pattern(64 << 20, 5);
+  std::vector<Code> sent;
+  ASSERT_TRUE(a_.channel->send_data({}, {whole}, count_sent(sent)).ok());
+  ASSERT_TRUE(until([&] {
+    return !b_.memory.empty() && std::equal(whole.begin(), whole.begin() + (1 << 16), b_.memory.begin());
+  }));
+  b_.channel->revoke();
+  const std::vector<std::byte> before = b_.memory;
+  ASSERT_NE(before.back(), whole.back());
+  settle();
+  EXPECT_TRUE(b_.memory == before);
+  ASSERT_TRUE(until([&] { return sent.size() == 1; }));
+  EXPECT_NE(sent[0], Code::kOk);
 }
 
 TEST_P(Contract, PayloadMemoryIsHeldByItsHolderAloneAndOutlivesTheChannel) {
@@ -424,9 +479,10 @@ TEST_P(Contract, AChannelMayBeDestroyedInEachOfItsCallbacks) {
       destroyed = true;
     };
     b_.channel->set_events({.on_control = [&](std::vector<std::byte>) { destroy_at(kControl); },
-                            .on_incoming = [&](const Incoming& incoming) -> Result<std::span<std::byte>> {
+                            .on_incoming = [&](const Incoming& incoming) -> Result<Pieces> {
                               destroy_at(kIncoming);
-                              return std::span(memory).first(incoming.is_shared ? 0 : memory.size());
+                              if (incoming.is_shared) return Pieces();
+                              return Pieces{memory};
                             },
                             .on_data = [&](Received) { destroy_at(kData); },
                             .on_fence = [&](std::uint64_t) { destroy_at(kFence); },

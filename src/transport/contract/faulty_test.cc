@@ -29,9 +29,10 @@ class Faulty : public ::testing::TestWithParam<Inner> {
       to_ = std::move(channel);
       to_->set_events(
           {.on_control = [this](std::vector<std::byte> frame) { log_ += "c" + std::string(text_of(frame)); },
-           .on_incoming = [this](const Incoming& incoming) -> Result<std::span<std::byte>> {
-             memory_.resize(incoming.is_shared ? 0 : incoming.bytes);
-             return std::span(memory_);
+           .on_incoming = [this](const Incoming& incoming) -> Result<Pieces> {
+             if (incoming.is_shared) return Pieces();
+             memory_.resize(incoming.bytes);
+             return Pieces{memory_};
            },
            .on_data = [this](const Received& got) { log_ += "d" + std::string(text_of(got.bytes)); },
            .on_fence = [this](std::uint64_t token) { log_ += "f" + std::to_string(token); },
@@ -51,7 +52,7 @@ class Faulty : public ::testing::TestWithParam<Inner> {
     std::vector<Code> codes;
     codes.push_back(from_->send_control(bytes_of("1")).code());
     codes.push_back(
-        from_->send_data({}, payload_.bytes, [this](const Status& why) { sent_.push_back(why.code()); })
+        from_->send_data({}, {payload_.bytes}, [this](const Status& why) { sent_.push_back(why.code()); })
             .code());
     codes.push_back(from_->send_fence(2).code());
     codes.push_back(from_->send_control(bytes_of("3")).code());

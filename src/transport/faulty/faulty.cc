@@ -64,7 +64,7 @@ class FaultyConnection : public std::enable_shared_from_this<FaultyConnection> {
     return send(SentKind::kFence, [this, token](bool) { return inner_->send_fence(token); });
   }
 
-  Status data(std::span<const std::byte> immediate, std::span<const std::byte> payload,
+  Status data(std::span<const std::byte> immediate, const ConstPieces& payload,
               std::function<void(Status)> sent) {
     std::vector<std::byte> copy(immediate.begin(), immediate.end());
     Held held{.go =
@@ -118,12 +118,14 @@ class FaultyConnection : public std::enable_shared_from_this<FaultyConnection> {
     }
   }
 
-  Status corrupted(std::span<const std::byte> immediate, std::span<const std::byte> payload,
+  Status corrupted(std::span<const std::byte> immediate, const ConstPieces& payload,
                    std::function<void(Status)> sent) {
-    ISTHMUS_TRY(PayloadMemory memory, inner_->payload_memory(payload.size()));
-    std::copy(payload.begin(), payload.end(), memory.bytes.begin());
-    if (!payload.empty()) memory.bytes[payload.size() / 2] ^= std::byte{1};
-    return inner_->send_data(immediate, memory.bytes,
+    std::vector<std::byte> bytes;
+    for (const auto& piece : payload) bytes.insert(bytes.end(), piece.begin(), piece.end());
+    if (!bytes.empty()) bytes[bytes.size() / 2] ^= std::byte{1};
+    ISTHMUS_TRY(PayloadMemory memory, inner_->payload_memory(bytes.size()));
+    std::copy(bytes.begin(), bytes.end(), memory.bytes.begin());
+    return inner_->send_data(immediate, {memory.bytes},
                              [keep = memory.keep, sent = std::move(sent)](Status status) mutable {
                                keep = nullptr;
                                sent(std::move(status));
@@ -174,7 +176,8 @@ class FaultyChannel final : public Channel {
   Result<PayloadMemory> payload_memory(std::uint64_t bytes) override {
     return connection_->inner().payload_memory(bytes);
   }
-  Status send_data(std::span<const std::byte> immediate, std::span<const std::byte> payload,
+  bool gathers() const override { return connection_->inner().gathers(); }
+  Status send_data(std::span<const std::byte> immediate, ConstPieces payload,
                    std::function<void(Status)> sent) override {
     return connection_->data(immediate, payload, std::move(sent));
   }

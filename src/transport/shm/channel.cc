@@ -37,7 +37,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
   Status send_fence(std::uint64_t token) { return frames_->send_fence(token); }
   Result<PayloadMemory> payload_memory(std::uint64_t bytes);
-  Status send_data(std::span<const std::byte> immediate, std::span<const std::byte> payload,
+  Status send_data(std::span<const std::byte> immediate, const ConstPieces& payload,
                    std::function<void(Status)> sent);
   void revoke();
   std::string peer() const { return frames_->peer(); }
@@ -73,7 +73,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void on_notice(std::vector<std::byte> frame);
   Status on_segment(const SegmentNotice& notice);
   Status on_release(const ReleaseNotice& notice);
-  Result<std::span<std::byte>> on_incoming(const Incoming& frame);
+  Result<Pieces> on_incoming(const Incoming& frame);
   Result<std::shared_ptr<View>> view_of(const Place& place);
   void let_go(std::uint64_t message);
   void shut(const Error& why);
@@ -105,7 +105,7 @@ void Connection::set_events(ChannelEvents events) {
   own.on_control = [weak = weak_from_this()](std::vector<std::byte> frame) {
     if (const auto self = weak.lock()) self->on_notice(std::move(frame));
   };
-  own.on_incoming = [weak = weak_from_this()](const Incoming& incoming) -> Result<std::span<std::byte>> {
+  own.on_incoming = [weak = weak_from_this()](const Incoming& incoming) -> Result<Pieces> {
     const auto self = weak.lock();
     if (!self) return Error{Code::kCancelled, "closed here"};
     return self->on_incoming(incoming);
@@ -188,7 +188,7 @@ Result<std::pair<std::shared_ptr<Connection::Slice>, std::uint64_t>> Connection:
   return std::pair(slice, into);
 }
 
-Status Connection::send_data(std::span<const std::byte> immediate, std::span<const std::byte> payload,
+Status Connection::send_data(std::span<const std::byte> immediate, const ConstPieces& pieces,
                              std::function<void(Status)> sent) {
   if (is_closed_) return Error{Code::kUnavailable, fmt::format("channel to {} is closed", peer())};
   if (immediate.size() > kUserImmediateMax)
@@ -196,8 +196,11 @@ Status Connection::send_data(std::span<const std::byte> immediate, std::span<con
   if (shown_.size() == kShownMax)
     return Error{Code::kExhausted,
                  fmt::format("channel to {}: the peer holds {} payloads", peer(), kShownMax)};
+  if (pieces.size() > 1)
+    return Error{Code::kInvalidArgument, fmt::format("a payload of {} pieces, at most one", pieces.size())};
   Shown shown{.slice = nullptr, .sent = std::move(sent)};
   Place place;
+  const std::span<const std::byte> payload = pieces.empty() ? std::span<const std::byte>() : pieces.front();
   if (!payload.empty()) {
     ISTHMUS_TRY(auto found, slice_of(payload));
     shown.slice = std::move(found.first);
@@ -247,7 +250,7 @@ Status Connection::on_release(const ReleaseNotice& notice) {
   return ok_status();
 }
 
-Result<std::span<std::byte>> Connection::on_incoming(const Incoming& frame) {
+Result<Pieces> Connection::on_incoming(const Incoming& frame) {
   if (frame.bytes != 0)
     return Error{Code::kMalformed, fmt::format("{} sent a payload by its socket", peer())};
   ISTHMUS_TRY(const Immediate immediate, decode_immediate(frame.immediate));
@@ -255,17 +258,17 @@ Result<std::span<std::byte>> Connection::on_incoming(const Incoming& frame) {
   const auto events = events_;  // The callback may replace them.
   if (!events->on_incoming)
     return Error{Code::kUnsupported, fmt::format("channel to {} takes no data", peer())};
-  Result<std::span<std::byte>> judged =
+  Result<Pieces> judged =
       events->on_incoming({.immediate = immediate.user, .bytes = immediate.place.bytes, .is_shared = true});
   if (!judged.ok()) return judged;
   ISTHMUS_CHECK(judged->empty());
-  if (is_closed_) return std::span<std::byte>();
+  if (is_closed_) return Pieces();
   view->owner = weak_from_this();
   const std::span<const std::byte> bytes =
       view->mapping ? view->mapping->memory().subspan(immediate.place.offset, immediate.place.bytes)
                     : std::span<std::byte>();
   arriving_ = {bytes, std::move(view)};
-  return std::span<std::byte>();
+  return Pieces();
 }
 
 // It has no owner yet: whoever refuses it doesn't release it.
@@ -337,7 +340,8 @@ class ShmChannel final : public Channel {
   Result<PayloadMemory> payload_memory(std::uint64_t bytes) override {
     return connection_->payload_memory(bytes);
   }
-  Status send_data(std::span<const std::byte> immediate, std::span<const std::byte> payload,
+  bool gathers() const override { return false; }
+  Status send_data(std::span<const std::byte> immediate, ConstPieces payload,
                    std::function<void(Status)> sent) override {
     return connection_->send_data(immediate, payload, std::move(sent));
   }

@@ -80,9 +80,9 @@ struct Receiver {
   std::vector<Error> closed;
 
   void listen() {
-    channel->set_events({.on_incoming = [this](const Incoming& incoming) -> Result<std::span<std::byte>> {
+    channel->set_events({.on_incoming = [this](const Incoming& incoming) -> Result<Pieces> {
                            immediate = text_of(incoming.immediate);
-                           return std::span<std::byte>();
+                           return Pieces();
                          },
                          .on_data = [this](Received received) { views.push_back(std::move(received)); },
                          .on_closed = [this](const Status& why) { closed.push_back(why.error()); }});
@@ -149,7 +149,7 @@ void show_sevens(const std::string& endpoint, const std::function<std::string()>
   (void)net::run_until(loop, [&] { return channel != nullptr; });
   const PayloadMemory memory = *channel->payload_memory(1 << 20);
   std::ranges::fill(memory.bytes, std::byte{7});
-  (void)channel->send_data(bytes_of(immediate()), memory.bytes, [](const Status&) {});
+  (void)channel->send_data(bytes_of(immediate()), {memory.bytes}, [](const Status&) {});
   (void)net::run_until(loop, [] { return false; }, kLimit * 3);
 }
 
@@ -192,7 +192,7 @@ TEST_F(Shm, AKilledReceiverGivesTheSendersMemoryBack) {
     // The child takes no data, so it would close; stopped, it does nothing at all.
     ::kill(child, SIGSTOP);
     ASSERT_TRUE(
-        end_.channel->send_data({}, memory.bytes, [&](const Status& why) { sent = why.code(); }).ok());
+        end_.channel->send_data({}, {memory.bytes}, [&](const Status& why) { sent = why.code(); }).ok());
   }
   reap(child);
   ASSERT_TRUE(until([&] { return !end_.closed.empty(); }));
@@ -209,7 +209,8 @@ TEST_F(Shm, AStoppedPeerHoldsNobody) {
   ::kill(child, SIGSTOP);
   const PayloadMemory memory = *end_.channel->payload_memory(1 << 20);
   std::optional<Code> sent;
-  ASSERT_TRUE(end_.channel->send_data({}, memory.bytes, [&](const Status& why) { sent = why.code(); }).ok());
+  ASSERT_TRUE(
+      end_.channel->send_data({}, {memory.bytes}, [&](const Status& why) { sent = why.code(); }).ok());
   end_.channel->revoke();
   EXPECT_EQ(sent, Code::kCancelled);
   EXPECT_TRUE(end_.closed.empty());
@@ -272,10 +273,10 @@ TEST_F(Shm, MemoryOfOthersIsNotSent) {
   const auto channel = *connect(acceptor_->endpoint());
   const PayloadMemory memory = *channel->payload_memory(100);
   const std::array<std::byte, 10> own{};
-  EXPECT_EQ(channel->send_data({}, own, [](const Status&) {}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(channel->send_data({}, {own}, [](const Status&) {}).code(), Code::kInvalidArgument);
   const std::span<const std::byte> beyond(memory.bytes.data() + 50, 51);
-  EXPECT_EQ(channel->send_data({}, beyond, [](const Status&) {}).code(), Code::kInvalidArgument);
-  EXPECT_TRUE(channel->send_data({}, memory.bytes.subspan(50, 50), [](const Status&) {}).ok());
+  EXPECT_EQ(channel->send_data({}, {beyond}, [](const Status&) {}).code(), Code::kInvalidArgument);
+  EXPECT_TRUE(channel->send_data({}, {memory.bytes.subspan(50, 50)}, [](const Status&) {}).ok());
 }
 
 TEST_F(Shm, SegmentsAreBoundedAndNoneIsLeftOver) {
@@ -398,7 +399,7 @@ TEST_F(ShmLies, AReleaseOfWhatWasNotSentIsRefused) {
 
 TEST_F(ShmLies, APayloadInTheSocketIsRefused) {
   const std::array<std::byte, 5> payload{};
-  ASSERT_TRUE(frames_->send_data(encode_immediate({}, {}), payload, [](const Status&) {}).ok());
+  ASSERT_TRUE(frames_->send_data(encode_immediate({}, {}), {payload}, [](const Status&) {}).ok());
   EXPECT_NE(why_closed().find("by its socket"), std::string::npos);
 }
 

@@ -22,9 +22,15 @@ constexpr std::size_t kControlStepBytes = std::size_t{16} << 10;
 struct Outgoing {
   std::array<std::byte, kHeaderBytes> header;
   std::vector<std::byte> copied{};  // A control frame or the immediate.
-  std::span<const std::byte> payload{};
+  ConstPieces payload{};
   std::function<void(Status)> sent{};  // Set for data.
 };
+
+std::size_t bytes_of(const auto& pieces) {
+  std::size_t bytes = 0;
+  for (const auto& piece : pieces) bytes += piece.size();
+  return bytes;
+}
 
 Error closed(const std::string& peer) {
   return {Code::kUnavailable, fmt::format("channel to {} is closed", peer)};
@@ -53,13 +59,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
     copied_bytes_ += frame.copied.size();
     // A deque's elements stay where they are, so the pieces stay good.
     const Outgoing& queued = queue_.emplace_back(std::move(frame));
-    stream_->write({std::span<const std::byte>(queued.header), queued.copied, queued.payload},
-                   [weak = weak_from_this()](Status status) {
-                     const std::shared_ptr<Connection> self = weak.lock();
-                     if (!self || self->is_closed()) return;
-                     if (!status.ok()) return self->fail(status.error());
-                     self->on_written();
-                   });
+    ConstPieces pieces{std::span<const std::byte>(queued.header), queued.copied};
+    pieces.insert(pieces.end(), queued.payload.begin(), queued.payload.end());
+    stream_->write(std::move(pieces), [weak = weak_from_this()](Status status) {
+      const std::shared_ptr<Connection> self = weak.lock();
+      if (!self || self->is_closed()) return;
+      if (!status.ok()) return self->fail(status.error());
+      self->on_written();
+    });
     return ok_status();
   }
 
@@ -91,9 +98,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
       events->on_closed(why);
   }
 
-  // Reads into `into`, then goes on with `next`.
-  void read(std::span<std::byte> into, void (Connection::*next)()) {
-    stream_->read(into, [weak = weak_from_this(), next](Status status) {
+  // Reads into `pieces`, then goes on with `next`.
+  void read(Pieces pieces, void (Connection::*next)()) {
+    stream_->read_pieces(std::move(pieces), [weak = weak_from_this(), next](Status status) {
       const std::shared_ptr<Connection> self = weak.lock();
       if (!self || self->is_closed()) return;
       if (!status.ok()) return self->fail(status.error());
@@ -101,7 +108,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     });
   }
 
-  void read_header() { read(header_, &Connection::on_header); }
+  void read_header() { read({header_}, &Connection::on_header); }
 
   void on_header() {
     const Result<FrameHeader> header = decode_header(header_);
@@ -113,7 +120,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
         return read_control();
       case FrameType::kData:
         immediate_.resize(frame_.immediate_bytes);
-        return read(immediate_, &Connection::on_immediate);
+        return read({immediate_}, &Connection::on_immediate);
       case FrameType::kFence:
         return deliver(events_->on_fence, frame_.length);
     }
@@ -123,7 +130,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void read_control() {
     const std::size_t have = control_.size();
     control_.resize(std::min<std::size_t>(frame_.length, have + kControlStepBytes));
-    read(std::span(control_).subspan(have), &Connection::on_control);
+    read({std::span(control_).subspan(have)}, &Connection::on_control);
   }
 
   void on_control() {
@@ -136,12 +143,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (!events->on_incoming) {
       return fail({Code::kUnsupported, fmt::format("channel to {} takes no data", peer_)});
     }
-    const Result<std::span<std::byte>> memory = events->on_incoming({immediate_, frame_.length});
+    Result<Pieces> memory = events->on_incoming({immediate_, frame_.length});
     if (is_closed()) return;
     if (!memory.ok()) return fail(memory.error());
-    ISTHMUS_CHECK(memory->size() == frame_.length);
-    payload_ = *memory;
-    read(payload_, &Connection::on_payload);
+    ISTHMUS_CHECK(bytes_of(*memory) == frame_.length);
+    payload_ = memory->size() == 1 ? memory->front() : std::span<std::byte>();
+    read(*std::move(memory), &Connection::on_payload);
   }
 
   void on_payload() { deliver(events_->on_data, Received{payload_, nullptr}); }
@@ -169,7 +176,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   FrameHeader frame_;
   std::vector<std::byte> control_;
   std::vector<std::byte> immediate_;
-  std::span<std::byte> payload_;  // The receiver's memory.
+  std::span<std::byte> payload_;  // The receiver's memory, if it is one piece.
   std::deque<Outgoing> queue_;    // Given to the stream, which calls back in order.
   std::size_t copied_bytes_ = 0;
 };
@@ -198,17 +205,20 @@ class TcpChannel final : public Channel {
     return pool_->take(bytes);
   }
 
-  Status send_data(std::span<const std::byte> immediate, std::span<const std::byte> payload,
+  bool gathers() const override { return true; }
+
+  Status send_data(std::span<const std::byte> immediate, ConstPieces payload,
                    std::function<void(Status)> sent) override {
     if (immediate.size() > kImmediateBytesMax)
       return too_long("immediate data", immediate.size(), kImmediateBytesMax);
-    if (payload.size() > kDataBytesMax) return too_long("payload", payload.size(), kDataBytesMax);
+    const std::size_t bytes = bytes_of(payload);
+    if (bytes > kDataBytesMax) return too_long("payload", bytes, kDataBytesMax);
     const FrameHeader header{.type = FrameType::kData,
                              .immediate_bytes = static_cast<std::uint16_t>(immediate.size()),
-                             .length = payload.size()};
+                             .length = bytes};
     return connection_->send({.header = encode(header),
                               .copied = {immediate.begin(), immediate.end()},
-                              .payload = payload,
+                              .payload = std::move(payload),
                               .sent = std::move(sent)});
   }
 
