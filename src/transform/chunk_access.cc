@@ -284,4 +284,25 @@ void ChunkAccess::scatter(std::uint32_t layer, std::size_t part, std::uint32_t h
   transform::scatter(view(layer, part, head), canonical);
 }
 
+bool ChunkAccess::has_whole_rows(std::uint32_t group, const ComponentStorage& component) const {
+  const auto first = groups_[group].parts.begin() + static_cast<std::ptrdiff_t>(component.first_part);
+  return std::all_of(first, first + static_cast<std::ptrdiff_t>(component.parts.size()),
+                     [](const PartAddress& part) { return part.whole_rows(); });
+}
+
+void ChunkAccess::add_runs(std::uint32_t layer, std::size_t part, std::uint32_t head,
+                           std::vector<std::span<std::byte>>& runs) {
+  const TileView tile = view(layer, part, head);
+  ISTHMUS_CHECK(tile.whole_rows);
+  const std::size_t row_bytes = tile.unit_bits.size() * tile.element_bits / 8;
+  for (const std::int64_t token : tile.token_bits) {
+    std::byte* const row = tile.base + (tile.origin_bits + tile.unit_bits[0] + token) / 8;
+    if (!runs.empty() && runs.back().data() + runs.back().size() == row) {
+      runs.back() = {runs.back().data(), runs.back().size() + row_bytes};
+    } else {
+      runs.emplace_back(row, row_bytes);
+    }
+  }
+}
+
 }  // namespace isthmus::transform

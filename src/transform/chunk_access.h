@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/status.h"
@@ -43,6 +44,11 @@ class ChunkAccess {
   // an index among the group's parts.
   void gather(std::uint32_t layer, std::size_t part, std::uint32_t head, std::byte* canonical);
   void scatter(std::uint32_t layer, std::size_t part, std::uint32_t head, const std::byte* canonical);
+  // True if each token's row of each of the component's parts is whole bytes in a row.
+  bool has_whole_rows(std::uint32_t group, const ComponentStorage& component) const;
+  // Appends the memory of such a tile in the order of its canonical bytes; neighbours are joined.
+  void add_runs(std::uint32_t layer, std::size_t part, std::uint32_t head,
+                std::vector<std::span<std::byte>>& runs);
 
  private:
   struct Group {

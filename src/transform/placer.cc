@@ -130,13 +130,13 @@ Status Placer::place(const Chunk& chunk, std::span<const std::byte> body, std::s
                     chunk.tile_count(), stored_count(chunk))};
   }
   ISTHMUS_TRY(state.access.bind(chunk, target));
-  ISTHMUS_TRY(state.check_body(chunk, body, tiles));
+  if (!state.exact) ISTHMUS_TRY(state.check_body(chunk, body, tiles));
   return state.for_each_component(
       chunk, [&](const Turn& turn) { return state.place_component(turn, body, tiles, stored); });
 }
 
 Status Placer::verify(const Chunk& chunk, const kv::Binding& target, std::span<const Digest128> tiles,
-                      std::span<const Digest128> stored) {
+                      std::span<const Digest128> stored, std::span<const std::byte> body) {
   State& state = *state_;
   ISTHMUS_TRY(state.plan->check_chunk(chunk));
   const bool enough = state.exact ? tiles.size() == chunk.tile_count() : stored.size() == stored_count(chunk);
@@ -146,9 +146,11 @@ Status Placer::verify(const Chunk& chunk, const kv::Binding& target, std::span<c
                              tiles.size(), stored.size(), chunk.tile_count(), stored_count(chunk))};
   }
   ISTHMUS_TRY(state.access.bind(chunk, target));
-  return state.for_each_component(chunk, [&](const Turn& turn) {
+  Status verified = state.for_each_component(chunk, [&](const Turn& turn) {
     return state.exact ? state.verify_exact(turn, tiles) : state.verify_stored(turn, stored);
   });
+  if (!verified.ok() && !body.empty()) ISTHMUS_TRY(state.check_body(chunk, body, tiles));
+  return verified;
 }
 
 Status Placer::State::check_body(const Chunk& chunk, std::span<const std::byte> body,

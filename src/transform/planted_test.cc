@@ -81,8 +81,10 @@ struct Crossing {
         if (!placed.ok())
           return {placed.code() == Code::kCorrupt ? "tile digest" : "tables", placed.error().detail};
       }
-      const Status verified = placer.verify(chunk, read, tiles, stored);
-      if (!verified.ok()) return {"read-back", verified.error().detail};
+      const Status verified = placer.verify(chunk, read, tiles, stored, body);
+      if (verified.ok()) continue;
+      const std::string& why = verified.error().detail;
+      return {why.find("the body") == std::string::npos ? "read-back" : "tile digest", why};
     }
     return {};
   }

@@ -52,7 +52,8 @@ class Placer {
   // Codes with scales can mean the same number in several ways, so they are never led back.
   bool exact() const;
 
-  // Check `body` against `tiles` (corrupt, naming the tile, before any byte is placed), convert and place.
+  // Convert and place. When not exact(), `body` is checked against `tiles` before (corrupt, naming the tile);
+  // else verify() finds whatever is wrong with it.
   // `stored`: digests of the target's form, one a (target section, head), filled in the converting pass;
   // stored_count() of them, none when exact(). A value that can't be converted (corrupt) may leave earlier
   // tiles of the chunk placed.
@@ -61,9 +62,10 @@ class Placer {
   std::uint64_t stored_count(const Chunk& chunk) const;
 
   // Read the chunk back from the target's memory through the target's descriptor and compare: against `tiles`
-  // by the exact inverse when exact(), else against `stored`. corrupt, naming the first tile that differs.
+  // by the exact inverse when exact(), else against `stored`. corrupt, naming the first tile that differs,
+  // and saying so if that is `body`'s fault (which may be empty).
   Status verify(const Chunk& chunk, const kv::Binding& target, std::span<const Digest128> tiles,
-                std::span<const Digest128> stored);
+                std::span<const Digest128> stored, std::span<const std::byte> body = {});
 
  private:
   struct State;

@@ -140,7 +140,8 @@ class Mover {
     const kv::Binding& binding = end->first->groups[chunk.group];
     stored_.resize(end->second.stored_count(chunk));
     ISTHMUS_TRY(end->second.place(chunk, std::span(body_).first(chunk.body_bytes), tiles_, binding, stored_));
-    ISTHMUS_TRY(end->second.verify(chunk, binding, tiles_, stored_));
+    ISTHMUS_TRY(
+        end->second.verify(chunk, binding, tiles_, stored_, std::span(body_).first(chunk.body_bytes)));
     ++moved_.placed;
     moved_.wire_bytes += chunk.body_bytes;
     return ok_status();

@@ -173,6 +173,7 @@ Result<std::shared_ptr<const transform::Plan>> Shell::incoming_plan(const MakePl
   incoming->wire = one_line(plan->wire());
   incoming->moved = meters_.bytes("consumer", incoming->wire);
   incoming->placer = std::make_unique<transform::Placer>(std::move(placer));
+  ISTHMUS_TRY(incoming->in_place, InPlace::make(plan, descriptor_));
   incoming->tiles.assign(plan->chunk_count(), {});
   return plan;
 }
@@ -232,19 +233,29 @@ void Shell::destination_ready(const std::shared_ptr<Incoming>& incoming, std::ui
   consume([&](ConsumerActions& out) { consumer_.capacity_ready(incoming->handoff, attempt, now(), out); });
 }
 
-Result<std::span<std::byte>> Shell::judge(ChannelId channel, const transport::Incoming& message) {
+Result<transport::Pieces> Shell::judge(ChannelId channel, const transport::Incoming& message) {
   ISTHMUS_TRY(wire::ChunkHeader header, wire::decode_chunk_header(message.immediate));
   ISTHMUS_TRY(const Judgement judgement, consumer_.judge(channel, header, message.bytes, now()));
   const auto incoming = judgement.place ? find(judgement.handoff) : nullptr;
   landing_[channel] = {incoming, judgement.slot};
-  if (incoming) incoming->slots.at(judgement.slot).header = std::move(header);
-  if (message.is_shared) return std::span<std::byte>();
   if (!incoming) {
+    if (message.is_shared) return transport::Pieces();
     std::vector<std::byte>& dropped = discarded_[channel];
     dropped.resize(message.bytes);
-    return std::span(dropped);
+    return transport::Pieces{dropped};
   }
-  return incoming->staging.bytes().subspan(judgement.slot * incoming->slot_bytes, judgement.bytes);
+  Landed& landed = incoming->slots.at(judgement.slot);
+  landed.header = std::move(header);
+  if (message.is_shared) return transport::Pieces();
+  // Straight to where it belongs, if it can go there: nothing is owned before it has been read back. A
+  // binding that is refused is for placing to tell.
+  transport::Pieces pieces;
+  const Result<bool> is_shown = incoming->in_place->shown.runs(
+      incoming->plan->chunk(judgement.index), incoming->destination, incoming->in_place->pads, pieces);
+  landed.is_in_place = is_shown.ok() && *is_shown;
+  if (landed.is_in_place) return pieces;
+  return transport::Pieces{
+      incoming->staging.bytes().subspan(judgement.slot * incoming->slot_bytes, judgement.bytes)};
 }
 
 void Shell::arrived(ChannelId channel, transport::Received body) {
@@ -252,6 +263,23 @@ void Shell::arrived(ChannelId channel, transport::Received body) {
   if (node.empty()) return;
   if (const auto& [incoming, slot] = node.mapped(); incoming) incoming->slots.at(slot).body = std::move(body);
   consume([&](ConsumerActions& out) { consumer_.chunk_arrived(channel, now(), out); });
+}
+
+// Places what isn't in its place, and reads it back at once, while it is still in the cache; nobody else
+// writes here before the state is owned. The mover's.
+Status Shell::place(Incoming& incoming, const transform::Chunk& chunk, const Landed& landed,
+                    std::span<Digest128> stored, const BusyCounters& busy) {
+  const std::vector<Digest128>& tiles = landed.header.tiles;
+  if (landed.is_in_place) {
+    return timed(busy.verify,
+                 [&] { return incoming.in_place->read.verify(chunk, incoming.destination, tiles); });
+  }
+  transform::Placer& placer = *incoming.placer;
+  ISTHMUS_TRY(timed(busy.place, [&] {
+    return place_body(placer, {chunk, landed.body, tiles}, incoming.destination, stored, incoming.copy);
+  }));
+  return timed(busy.verify,
+               [&] { return placer.verify(chunk, incoming.destination, tiles, stored, landed.body.bytes); });
 }
 
 void Shell::act(const PlaceChunk& action) {
@@ -266,20 +294,10 @@ void Shell::act(const PlaceChunk& action) {
   placing->landed = std::exchange(incoming->slots.at(action.slot), {});
   const transform::Chunk chunk = incoming->plan->chunk(action.index);
   placing->stored.resize(incoming->placer->stored_count(chunk));
-  // Read back at once, while the chunk is still in the cache; nobody else writes here before the state is
-  // owned.
   mover_->run(
       chunk.body_bytes,
-      [incoming, placing, chunk, place_busy = place_busy_, verify_busy = verify_busy_] {
-        transform::Placer& placer = *incoming->placer;
-        const std::vector<Digest128>& tiles = placing->landed.header.tiles;
-        placing->status = timed(place_busy, [&] {
-          return place_body(placer, {chunk, placing->landed.body, tiles}, incoming->destination,
-                            placing->stored, incoming->copy);
-        });
-        if (!placing->status.ok()) return;
-        placing->status = timed(
-            verify_busy, [&] { return placer.verify(chunk, incoming->destination, tiles, placing->stored); });
+      [incoming, placing, chunk, busy = busy_] {
+        placing->status = place(*incoming, chunk, placing->landed, placing->stored, busy);
       },
       [this, incoming, placing, action, bytes = chunk.body_bytes] {
         placing->landed.body = {};  // A view: its memory is the producer's again.

@@ -111,7 +111,7 @@ void Links::accept(std::unique_ptr<transport::Channel> channel, std::string_view
   });
   transport::ChannelEvents events;
   events.on_control = [this, id](std::vector<std::byte> frame) { first_frame(id, frame); };
-  events.on_incoming = [](const transport::Incoming&) -> Result<std::span<std::byte>> {
+  events.on_incoming = [](const transport::Incoming&) -> Result<transport::Pieces> {
     return Error{Code::kUnavailable, "data before DATA_HELLO"};
   };
   events.on_closed = [this, id](const Status&) {
@@ -231,7 +231,7 @@ void Links::start_session(Link& link, SessionRole role, const std::string& expec
   });
   transport::ChannelEvents events;
   events.on_control = [this, id = link.id](std::vector<std::byte> frame) { control_frame(id, frame); };
-  events.on_incoming = [](const transport::Incoming&) -> Result<std::span<std::byte>> {
+  events.on_incoming = [](const transport::Incoming&) -> Result<transport::Pieces> {
     return Error{Code::kMalformed, "data on a control channel"};
   };
   events.on_closed = [this, id = link.id](const Status& why) { close(id, why); };
@@ -315,7 +315,7 @@ void Links::dial_data(Link& link) {
         events.on_control = [this, id, number](std::vector<std::byte> frame) {
           data_answer(id, number, frame);
         };
-        events.on_incoming = [](const transport::Incoming&) -> Result<std::span<std::byte>> {
+        events.on_incoming = [](const transport::Incoming&) -> Result<transport::Pieces> {
           return Error{Code::kMalformed, "data before the answer to DATA_HELLO"};
         };
         events.on_closed = [this, id](const Status& why) { close(id, why); };

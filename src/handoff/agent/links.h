@@ -27,7 +27,7 @@ struct LinkEvents {
   std::function<Status(ChannelId)> channel_up;
   std::function<void(ChannelId, const Status& why)> channel_down;
   std::function<Status(SessionId, const wire::Frame&)> frame;  // An error closes the session.
-  std::function<Result<std::span<std::byte>>(ChannelId, const transport::Incoming&)> incoming;
+  std::function<Result<transport::Pieces>(ChannelId, const transport::Incoming&)> incoming;
   std::function<void(ChannelId, transport::Received)> data;
   std::function<void(ChannelId, std::uint64_t token)> fence;
 };

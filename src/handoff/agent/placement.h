@@ -22,8 +22,8 @@ struct ChunkBody {
   std::span<const Digest128> tiles;
 };
 
-// Checks and places; errors as Placer::place().
-// A peer may change a view after it was checked. Where the target restores the wire's bits exactly, the later
+// Checks where that is due, and places; errors as Placer::place().
+// A peer may change a view at any time. Where the target restores the wire's bits exactly, the later
 // read-back against the tile digests decides, whatever was read here. Where it doesn't, what was checked must
 // be what is converted: such a view is first copied to `copy`, which is made or grown as needed and stays in
 // cache.

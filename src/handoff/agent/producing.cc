@@ -13,8 +13,13 @@
 namespace isthmus::handoff {
 namespace {
 
-// Chunks packed and not yet taken by the kernel, per channel: enough that the mover works beside the socket.
-constexpr std::uint32_t kUnsentMax = 16;
+// Chunks packed and not yet let go by the channel: enough that the mover works beside it. What is copied out
+// must still be in the cache then, so few; what is shown is held until the peer has placed it.
+constexpr std::uint32_t kUnsentMax = 16, kUnsentGatheredMax = 2;
+
+transport::ConstPieces pieces_of(const transform::BodyRuns& runs) {
+  return {runs.begin(), runs.end()};
+}
 
 }  // namespace
 
@@ -22,8 +27,9 @@ constexpr std::uint32_t kUnsentMax = 16;
 struct Shell::Packing {
   SendChunk send;
   std::shared_ptr<Outgoing> outgoing;
-  std::shared_ptr<const engine::ExportedKv> memory;  // Until it is packed.
-  transport::PayloadMemory body;
+  std::shared_ptr<const engine::ExportedKv> memory;  // Until it is read for the last time.
+  transport::PayloadMemory body;                     // Empty if it is sent in place:
+  transform::BodyRuns runs;
   std::vector<Digest128> tiles;
   Status status;
 };
@@ -88,7 +94,7 @@ void Shell::carry_out(ProducerAction& action) {
 
 Result<std::shared_ptr<const transform::Plan>> Shell::outgoing_plan(const MakePlan& action) {
   ISTHMUS_TRY(auto plan, made_plan(action, true));
-  auto outgoing = std::make_shared<Outgoing>(Outgoing{plan, {}, one_line(plan->wire()), {}, 0, {}});
+  auto outgoing = std::make_shared<Outgoing>(Outgoing{plan, {}, {}, one_line(plan->wire()), {}, 0, {}});
   outgoing->moved = meters_.bytes("producer", outgoing->wire);
   poster_.post([this, outgoing] { (void)make_packer(*outgoing); });  // While PLAN is under way.
   outgoing_[{action.handoff, action.attempt}] = std::move(outgoing);
@@ -96,8 +102,9 @@ Result<std::shared_ptr<const transform::Plan>> Shell::outgoing_plan(const MakePl
 }
 
 Status Shell::make_packer(Outgoing& outgoing) const {
-  if (outgoing.packer) return ok_status();
+  if (outgoing.in_place) return ok_status();
   ISTHMUS_TRY(outgoing.packer, transform::Packer::make(outgoing.plan, descriptor_));
+  ISTHMUS_TRY(outgoing.in_place, InPlace::make(outgoing.plan, descriptor_));
   return ok_status();
 }
 
@@ -125,8 +132,10 @@ void Shell::report_lost(const ChunkRef& chunk) {
 // Starts what may start. A fence waits until every chunk before it has been handed to the channel.
 void Shell::run_outbox(ChannelId channel) {
   const auto at = outboxes_.find(channel);
-  if (at == outboxes_.end() || links_->data(channel) == nullptr) return;
+  const transport::Channel* open = links_->data(channel);
+  if (at == outboxes_.end() || open == nullptr) return;
   Outbox& box = at->second;
+  const std::uint32_t unsent_max = open->gathers() ? kUnsentGatheredMax : kUnsentMax;
   while (!box.queue.empty()) {
     if (const auto* fence = std::get_if<SendFence>(&box.queue.front())) {
       if (box.packing > 0) return;
@@ -135,7 +144,7 @@ void Shell::run_outbox(ChannelId channel) {
       if (!sent.ok()) return links_->revoke(channel);
       continue;
     }
-    if (box.unsent >= kUnsentMax) return;
+    if (box.unsent >= unsent_max) return;
     const SendChunk send = std::get<SendChunk>(box.queue.front());
     box.queue.pop_front();
     ++box.unsent;
@@ -177,27 +186,40 @@ void Shell::start_packing(ChannelId channel, const SendChunk& send) {
     return poster_.post(finish);
   }
   packing->tiles.resize(chunk.tile_count());
-  Result<transport::PayloadMemory> body = links_->data(channel)->payload_memory(chunk.body_bytes);
-  if (!body.ok()) {
-    packing->status = body.error();
-    return poster_.post(finish);
-  }
-  packing->body = *std::move(body);
+  if (packing->status = take_body(*packing, chunk); !packing->status.ok()) return poster_.post(finish);
   mover_->run(
       chunk.body_bytes,
-      [packing, chunk, busy = pack_busy_] {
+      [packing, chunk, busy = busy_.pack] {
+        const kv::Binding& binding = packing->memory->binding();
+        Outgoing& attempt = *packing->outgoing;
         packing->status = timed(busy, [&] {
-          return packing->outgoing->packer->pack(chunk, packing->memory->binding(), packing->body.bytes,
-                                                 packing->tiles);
+          return packing->runs.empty()
+                     ? attempt.packer->pack(chunk, binding, packing->body.bytes, packing->tiles)
+                     : attempt.in_place->read.digest(chunk, binding, packing->tiles);
         });
       },
       finish);
 }
 
+// The engine's memory itself where the channel can send it, else memory to pack into.
+Status Shell::take_body(Packing& packing, const transform::Chunk& chunk) {
+  transport::Channel& channel = *links_->data(packing.send.channel);
+  if (channel.gathers()) {
+    InPlace& in_place = *packing.outgoing->in_place;
+    ISTHMUS_TRY(const bool is_shown,
+                in_place.shown.runs(chunk, packing.memory->binding(), in_place.pads, packing.runs));
+    if (is_shown) return ok_status();
+    packing.runs.clear();
+  }
+  ISTHMUS_TRY(packing.body, channel.payload_memory(chunk.body_bytes));
+  return ok_status();
+}
+
 void Shell::packed(const std::shared_ptr<Packing>& packing) {
   const ChunkRef ref = packing->send.chunk;
   const ChannelId channel = packing->send.channel;
-  packing->memory = nullptr;
+  const bool is_in_place = !packing->runs.empty();
+  if (!is_in_place) packing->memory = nullptr;
   const auto report = [this, ref](const Status& status) {
     produce([&](ProducerActions& out) { producer_.chunk_sent(ref, status, now(), out); });
   };
@@ -219,33 +241,41 @@ void Shell::packed(const std::shared_ptr<Packing>& packing) {
                                  .slot = packing->send.slot,
                                  .group = chunk.group,
                                  .box = chunk.box,
-                                 .raw_bytes = packing->body.bytes.size(),
-                                 .stored_bytes = packing->body.bytes.size(),
+                                 .raw_bytes = chunk.body_bytes,
+                                 .stored_bytes = chunk.body_bytes,
                                  .tiles = packing->tiles});
   Status sent = header.status();
   if (sent.ok()) {
     if (packing->outgoing->generation == ref.generation)
       packing->outgoing->tiles.at(ref.index) = packing->tiles;
-    sent =
-        open->send_data(*header, packing->body.bytes, [this, packing, report, channel](const Status& status) {
-          const std::uint64_t bytes = std::exchange(packing->body, {}).bytes.size();
-          if (is_closing_) return;
-          if (const auto box = outboxes_.find(channel); box != outboxes_.end()) --box->second.unsent;
-          if (status.ok()) {
-            packing->outgoing->moved.add(static_cast<double>(bytes));
-            if (const auto held = held_.find(packing->send.reservation); held != held_.end()) {
-              held->second.ending.bytes += bytes;
-              ++held->second.ending.chunks;
-            }
-          }
-          report(status);
-          run_outbox(channel);
-        });
+    transport::ConstPieces pieces =
+        is_in_place ? pieces_of(packing->runs) : transport::ConstPieces{packing->body.bytes};
+    sent = open->send_data(*header, std::move(pieces),
+                           [this, packing, report, channel, bytes = chunk.body_bytes](Status status) {
+                             packing->body = {};
+                             packing->memory = nullptr;
+                             if (is_closing_) return;
+                             if (const auto box = outboxes_.find(channel); box != outboxes_.end())
+                               --box->second.unsent;
+                             if (status.ok()) {
+                               packing->outgoing->moved.add(static_cast<double>(bytes));
+                               if (const auto held = held_.find(packing->send.reservation);
+                                   held != held_.end()) {
+                                 held->second.ending.bytes += bytes;
+                                 ++held->second.ending.chunks;
+                               }
+                             } else {
+                               // The pages are as good as they were, whatever became of the channel.
+                               status = Error{Code::kUnavailable, status.error().detail};
+                             }
+                             report(status);
+                             run_outbox(channel);
+                           });
   }
   if (!sent.ok()) {
     --at->second.unsent;
     report(sent);
-  } else {
+  } else if (!is_in_place) {  // Else the pages are read until it is sent.
     produce([&](ProducerActions& out) { producer_.chunk_packed(ref, now(), out); });
   }
   run_outbox(channel);

@@ -46,9 +46,7 @@ Shell::Shell(net::Loop& loop, std::vector<transport::Transport*> transports, con
       descriptor_digest_(descriptor.digest()),
       options_(std::move(options)),
       meters_(metrics),
-      pack_busy_(meters_.busy("pack")),
-      place_busy_(meters_.busy("place")),
-      verify_busy_(meters_.busy("verify")),
+      busy_{meters_.busy("pack"), meters_.busy("place"), meters_.busy("verify")},
       incarnation_(random_id()),
       started_(now()),
       ledger_(options_.capacity),
@@ -192,6 +190,13 @@ Result<std::shared_ptr<const transform::Plan>> Shell::made_plan(const MakePlan& 
               transform::Plan::make(source, target, action.verdict, action.tokens,
                                     transform::EndDigests{action.source, action.target}));
   return std::make_shared<const transform::Plan>(std::move(made));
+}
+
+Result<Shell::InPlace> Shell::InPlace::make(const std::shared_ptr<const transform::Plan>& plan,
+                                            const kv::Descriptor& descriptor) {
+  ISTHMUS_TRY(transform::InPlace shown, transform::InPlace::make(plan, descriptor));
+  ISTHMUS_TRY(transform::InPlace read, transform::InPlace::make(plan, descriptor));
+  return InPlace{std::move(shown), std::move(read), {}};
 }
 
 PlanFacts Shell::facts_of(const std::shared_ptr<const transform::Plan>& plan) {

@@ -2,12 +2,15 @@
 // The shell around both cores: carries out their actions, feeds them events, owns memory that moves.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -22,6 +25,7 @@
 #include "handoff/core/producer.h"
 #include "net/deadline.h"
 #include "net/poster.h"
+#include "transform/in_place.h"
 #include "transform/plan.h"
 #include "transform/program.h"
 
@@ -58,6 +62,20 @@ class Shell final : public Agent {
   void cancel(FetchId fetch) override;
 
  private:
+  // Chunks that aren't packed or placed, as they lie in this end's memory.
+  struct InPlace {
+    transform::InPlace shown;  // The loop's: gives runs to channels.
+    transform::InPlace read;   // The mover's.
+    std::array<std::byte, transform::kSectionAlign> pads{};
+    static Result<InPlace> make(const std::shared_ptr<const transform::Plan>& plan,
+                                const kv::Descriptor& descriptor);
+  };
+
+  // Processor time of the mover's stages.
+  struct BusyCounters {
+    Counter pack, place, verify;
+  };
+
   // --- Producer: what a reservation holds, and what an attempt sends.
   struct Held {
     std::vector<std::pair<kv::TokenRange, std::shared_ptr<const engine::ExportedKv>>> memory;
@@ -67,9 +85,11 @@ class Shell final : public Agent {
   };
   struct Outgoing {
     std::shared_ptr<const transform::Plan> plan;
-    std::optional<transform::Packer> packer;  // Made after the plan was told.
-    std::string wire;                         // one_line() of the plan's.
-    Counter moved;                            // Bytes of chunk bodies.
+    // Made after the plan was told.
+    std::optional<transform::Packer> packer;
+    std::optional<InPlace> in_place;
+    std::string wire;  // one_line() of the plan's.
+    Counter moved;     // Bytes of chunk bodies.
     std::uint32_t generation = 0;
     std::vector<std::vector<Digest128>> tiles;  // By chunk, of this generation.
   };
@@ -82,9 +102,11 @@ class Shell final : public Agent {
   struct Packing;
 
   // --- Consumer.
-  struct Landed {  // A chunk in its slot: in staging, or a view of the producer's memory.
+  // A chunk in its slot: in staging, a view of the producer's memory, or in the destination already.
+  struct Landed {
     wire::ChunkHeader header;
     transport::Received body;
+    bool is_in_place = false;
   };
   // One fetch, from connecting to its terminal event.
   struct Incoming {
@@ -103,6 +125,7 @@ class Shell final : public Agent {
     std::string wire;                             // one_line() of the plan's.
     Counter moved;                                // Bytes of chunk bodies.
     std::unique_ptr<transform::Placer> placer;
+    std::optional<InPlace> in_place;
     device::HostBuffer staging;
     std::uint64_t slot_bytes = 0;
     std::vector<Landed> slots;
@@ -152,6 +175,7 @@ class Shell final : public Agent {
   void act(const ReservationEnded& action);
   void run_outbox(ChannelId channel);
   void start_packing(ChannelId channel, const SendChunk& send);
+  Status take_body(Packing& packing, const transform::Chunk& chunk);
   void packed(const std::shared_ptr<Packing>& packing);
   void close_outbox(ChannelId channel);
   void report_lost(const ChunkRef& chunk);
@@ -176,7 +200,9 @@ class Shell final : public Agent {
   void destination_ready(const std::shared_ptr<Incoming>& incoming, std::uint32_t attempt,
                          Result<kv::Binding> binding);
   void arrived(ChannelId channel, transport::Received body);
-  Result<std::span<std::byte>> judge(ChannelId channel, const transport::Incoming& incoming);
+  Result<transport::Pieces> judge(ChannelId channel, const transport::Incoming& incoming);
+  static Status place(Incoming& incoming, const transform::Chunk& chunk, const Landed& landed,
+                      std::span<Digest128> stored, const BusyCounters& busy);
   std::shared_ptr<Incoming> find(const wire::HandoffId& handoff) const;
   Ending ending_of(const Incoming& incoming, TerminalKind kind, const Status& why) const;
   void forget_if_over(const Incoming& incoming);
@@ -191,7 +217,7 @@ class Shell final : public Agent {
   Digest128 descriptor_digest_;
   AgentOptions options_;
   Meters meters_;
-  Counter pack_busy_, place_busy_, verify_busy_;
+  BusyCounters busy_;
   Id128 incarnation_;
   Instant started_;
   Ledger ledger_;
