@@ -220,7 +220,7 @@ class Wire : public testing::Test {
 
   // A fresh pair, so that sessions and frames are counted from the first.
   Answer ask(const Damage& damage, bool fail, bool* damaged) {
-    duo_ = std::make_unique<Duo>();
+    duo_ = std::make_unique<Duo>(p_storage_, "openvino:f32");
     TcpRelay relay(duo_->loop(), *net::Endpoint::parse(duo_->p().agent));
     relay.set_judge([&](RelayedFrame& frame) {
       if (frame.type == damage.type && frame.direction == damage.direction && frame.index == damage.index) {
@@ -260,8 +260,22 @@ class Wire : public testing::Test {
               1);
   }
 
+  std::string p_storage_ = "llamacpp:f16";
   std::unique_ptr<Duo> duo_;
 };
+
+// Both ends store it as it crosses: it goes from P's blocks straight into D's.
+TEST_F(Wire, AFlippedBitInABodyThatIsReceivedInPlaceIsCaught) {
+  p_storage_ = "openvino:f32";
+  for (const std::uint64_t index : {0, 1, 2}) {
+    SCOPED_TRACE(index);
+    const auto where = [](RelayedFrame& frame) -> std::byte& {
+      return frame.payload[frame.payload.size() / 3];
+    };
+    expect_caught({FrameType::kData, Direction::kFromTarget, index, where},
+                  AllOf(StartsWith("corrupt: "), HasSubstr("the target's memory has digest")));
+  }
+}
 
 TEST_F(Wire, AFlippedBitInAChunksBodyIsCaught) {
   for (const std::uint64_t index : {0, 1, 2}) {
