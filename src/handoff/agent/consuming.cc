@@ -244,8 +244,15 @@ Result<transport::Pieces> Shell::judge(ChannelId channel, const transport::Incom
     dropped.resize(message.bytes);
     return transport::Pieces{dropped};
   }
+  // A void chunk that another channel still receives in place would write over this one.
+  for (const auto& [other, coming] : landing_) {
+    if (other == channel || coming.first != incoming) continue;
+    const Landed& stale = incoming->slots.at(coming.second);
+    if (stale.is_in_place && stale.header.address.generation != header.address.generation)
+      return Error{Code::kAborted, "a chunk of an earlier generation is still coming"};
+  }
   Landed& landed = incoming->slots.at(judgement.slot);
-  landed.header = std::move(header);
+  landed = {.header = std::move(header), .body = {}, .is_in_place = false};
   if (message.is_shared) return transport::Pieces();
   // Straight to where it belongs, if it can go there: nothing is owned before it has been read back. A
   // binding that is refused is for placing to tell.
