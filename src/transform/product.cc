@@ -180,8 +180,16 @@ Status check_stripes(const Product& product, std::uint32_t group, const kv::Desc
                      std::string_view name) {
   const Product::Group& cuts = product.groups[group];
   std::set<std::vector<bool>> proved;
+  std::vector<kv::RankBox> stripes;
+  for (const kv::RankBox& rank : end.partition) {
+    if (rank.group == group && !rank.has_all_tokens()) stripes.push_back(rank);
+  }
+  // Tiles of one pattern at one place of the period lie on the ranks alike.
+  const std::uint64_t period = period_of(stripes);
+  std::set<std::pair<std::uint32_t, std::uint64_t>> alike;
   for (std::size_t tile = 0; tile < product.tiles.size(); ++tile) {
     const kv::TokenRange tokens = Product::tokens_of(cuts, product.tiles[tile]);
+    if (period != 0 && !alike.emplace(cuts.tile_patterns[tile], tokens.begin % period).second) continue;
     for (const TokenCut& cut : cuts.patterns[cuts.tile_patterns[tile]]) {
       ISTHMUS_TRY(std::vector<bool> members, holders_of(cut, tokens, end, name, group));
       const auto [at, is_new] = proved.insert(std::move(members));
@@ -201,11 +209,13 @@ Status check_tokens(const Product& product, std::uint32_t group) {
     return refuse(fmt::format("group {}: {} tiles are cut, there are {}", group, cuts.tile_patterns.size(),
                               product.tiles.size()));
   }
+  std::set<std::pair<std::uint32_t, std::uint64_t>> alike;
   for (std::size_t tile = 0; tile < product.tiles.size(); ++tile) {
     if (cuts.tile_patterns[tile] >= cuts.patterns.size())
       return refuse(fmt::format("group {}: tile {} is cut by no pattern", group, tile));
-    ISTHMUS_TRY(check_pattern(cuts.patterns[cuts.tile_patterns[tile]],
-                              Product::tokens_of(cuts, product.tiles[tile]), group));
+    const kv::TokenRange tokens = Product::tokens_of(cuts, product.tiles[tile]);
+    if (alike.emplace(cuts.tile_patterns[tile], tokens.size()).second)
+      ISTHMUS_TRY(check_pattern(cuts.patterns[cuts.tile_patterns[tile]], tokens, group));
   }
   return ok_status();
 }

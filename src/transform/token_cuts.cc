@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace isthmus::transform {
 namespace {
@@ -28,7 +29,27 @@ std::vector<kv::RankBox> stripes_of(const kv::Descriptor& source, const kv::Desc
   return stripes;
 }
 
+std::uint64_t period_of(const std::vector<kv::RankBox>& stripes) {
+  constexpr std::uint64_t kPeriodMax = std::uint64_t{1} << 20;
+  std::uint64_t period = 1;
+  for (const kv::RankBox& stripe : stripes) {
+    if (stripe.token_period == 0 || stripe.token_period > kPeriodMax) return 0;
+    period = std::lcm(period, stripe.token_period);
+    if (period > kPeriodMax) return 0;
+  }
+  return period;
+}
+
 Result<TokenPattern> TokenCutter::cut(kv::TokenRange tokens) {
+  if (period_ == 0) return cut_anew(tokens);
+  const std::pair key(tokens.begin % period_, tokens.size());
+  const auto known = known_.find(key);
+  if (known != known_.end()) return known->second;
+  ISTHMUS_TRY(TokenPattern pattern, cut_anew(tokens));
+  return known_.emplace(key, std::move(pattern)).first->second;
+}
+
+Result<TokenPattern> TokenCutter::cut_anew(kv::TokenRange tokens) {
   TokenPattern pattern;
   std::vector<std::vector<bool>> members;  // By cut.
   for (std::uint64_t at = tokens.begin; at < tokens.end;) {

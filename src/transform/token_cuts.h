@@ -4,6 +4,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -32,17 +33,26 @@ using TokenPattern = std::vector<TokenCut>;
 std::vector<kv::RankBox> stripes_of(const kv::Descriptor& source, const kv::Descriptor& target,
                                     std::uint32_t group);
 
+// After how many positions all stripes repeat: tiles that begin as far into it are cut alike. 0 if some never
+// do, or only after more than 2^20.
+std::uint64_t period_of(const std::vector<kv::RankBox>& stripes);
+
 // Cuts tiles of one group.
 class TokenCutter {
  public:
-  explicit TokenCutter(std::vector<kv::RankBox> stripes) : stripes_(std::move(stripes)) {}
+  explicit TokenCutter(std::vector<kv::RankBox> stripes)
+      : stripes_(std::move(stripes)), period_(period_of(stripes_)) {}
   // `tokens` lie within a tile; none have no cut. Tokens of one cut have the same stripes. exhausted if the
   // ranks deal out positions so finely that cutting would take too long.
   Result<TokenPattern> cut(kv::TokenRange tokens);
 
  private:
+  Result<TokenPattern> cut_anew(kv::TokenRange tokens);
+
   std::vector<kv::RankBox> stripes_;
-  std::uint64_t steps_ = 0;
+  std::uint64_t period_ = 0, steps_ = 0;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, TokenPattern>
+      known_;  // By place in the period, and tokens.
 };
 
 }  // namespace isthmus::transform

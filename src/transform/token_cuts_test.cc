@@ -156,6 +156,21 @@ bool is_right(const Product& product, const Random& ends) {
   return true;
 }
 
+// Neighbours become one run.
+void merge(std::vector<kv::TokenRange>& runs, const std::vector<kv::TokenRange>& more) {
+  runs.insert(runs.end(), more.begin(), more.end());
+  std::sort(runs.begin(), runs.end());
+  std::vector<kv::TokenRange> merged;
+  for (const kv::TokenRange& run : runs) {
+    if (!merged.empty() && merged.back().end == run.begin) {
+      merged.back().end = run.end;
+    } else {
+      merged.push_back(run);
+    }
+  }
+  runs = std::move(merged);
+}
+
 // Sometimes harmless: the oracle says.
 void break_somewhere(Product& product) {
   Product::Group& group = product.groups[0];
@@ -188,8 +203,7 @@ void break_somewhere(Product& product) {
       return;
     default:  // Two cuts as one: right only where no rank tells them apart.
       if (pattern.size() < 2) return;
-      pattern[0].runs.insert(pattern[0].runs.end(), pattern[1].runs.begin(), pattern[1].runs.end());
-      std::sort(pattern[0].runs.begin(), pattern[0].runs.end());
+      merge(pattern[0].runs, pattern[1].runs);
       pattern.erase(pattern.begin() + 1);
   }
 }
@@ -307,6 +321,29 @@ TEST(ContextRanks, ScalesThatSpanTokensStayWhole) {
   const kv::Verdict verdict = test_verdict(fine, scaled);
   ASSERT_EQ(verdict.kind, kv::VerdictKind::kReject);
   EXPECT_THAT(verdict.rejects.front().text, HasSubstr("cut scales that 32 tokens share"));
+}
+
+TEST(ContextRanks, AProofRefusesACutThatSpansRanksATokenTwiceAndOneForgotten) {
+  const kv::Descriptor from = describe("vllm:flash_nhd", {}, {.context = 2, .run = 64});
+  const kv::Descriptor to = describe("vllm:flash_hnd", {}, {});
+  const kv::TokenRange tokens{0, 300};
+  const Product good = Plan::make(from, to, test_verdict(from, to), tokens)->product();
+  ASSERT_TRUE(prove(good, from, to, tokens).ok());
+  const auto expect_refused = [&](const TokenPattern& first, const char* text) {
+    Product bad = good;
+    bad.groups[0].patterns[0] = first;
+    const Status proof = prove(bad, from, to, tokens);
+    ASSERT_EQ(proof.code(), Code::kInvalidArgument);
+    EXPECT_THAT(proof.error().detail, HasSubstr(text));
+  };
+  expect_refused({{{{0, 256}}}}, "tokens [0, 256): aren't inside one rank of the source");
+  expect_refused({{{{0, 64}, {128, 192}}}, {{{64, 128}, {191, 256}}}}, "two cuts have tokens [191, 192)");
+  expect_refused({{{{0, 64}, {128, 192}}}, {{{64, 128}}}}, "the cuts of tokens [0, 256) end at 192");
+  expect_refused({{{{128, 192}}}, {{{64, 128}, {192, 256}}}}, "no cut has tokens [0, 64)");
+  Product whole = good;
+  whole.groups[0].patterns.clear();
+  whole.groups[0].tile_patterns.clear();
+  EXPECT_FALSE(prove(whole, from, to, tokens).ok());
 }
 
 TEST(ContextRanks, AWindowAndAnInterleaveOfOneToken) {
