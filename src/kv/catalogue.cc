@@ -269,7 +269,7 @@ void add_others(std::vector<Storage>& rows) {
   for (const PlainRow& row : kPlainRows) rows.push_back(storage_of(row, plain_kv(row.codes)));
   for (const PlainRow& row : kStaticRows) {
     const bool truncates = std::string_view(row.name).starts_with("vllm:cpu_");
-    const char* recipe = truncates ? "vllm.fp8.truncate" : "vllm.fp8.nearest";
+    const char* recipe = truncates ? "vllm.cpu.fp8" : "nearest_even";
     rows.push_back(
         storage_of(row, {static_scaled("k", row.codes, recipe), static_scaled("v", row.codes, recipe)}));
   }
@@ -282,8 +282,8 @@ void add_others(std::vector<Storage>& rows) {
                                  "region KS per layer = blk slot head k.s:f32\n"
                                  "region VS per layer = blk slot head v.s:f32",
                   .block_tokens = 16,
-                  .forms = {scaled("k", Format::kI8, Format::kF32, 0, "vllm.i8.token_head"),
-                            scaled("v", Format::kI8, Format::kF32, 0, "vllm.i8.token_head")}});
+                  .forms = {scaled("k", Format::kI8, Format::kF32, 0, "amax"),
+                            scaled("v", Format::kI8, Format::kF32, 0, "amax")}});
 }
 
 void add_mla(std::vector<Storage>& rows) {
@@ -302,7 +302,7 @@ void add_mla(std::vector<Storage>& rows) {
        .layout_text =
            "region C per layer = blk slot { dim latent:e4m3fn ; dim/128 latent.s:f32 ; dim rope:bf16 }",
        .block_tokens = 64,
-       .forms = {scaled("latent", Format::kE4m3fn, Format::kF32, 128, "vllm.fp8_ds_mla"),
+       .forms = {scaled("latent", Format::kE4m3fn, Format::kF32, 128, "amax"),
                  plain("rope", Format::kBf16)}});
   rows.push_back({.name = "vllm:mla_fp8_584",
                   .engine = "vllm",
@@ -312,7 +312,7 @@ void add_mla(std::vector<Storage>& rows) {
                       "region C per layer = "
                       "blk slot { dim latent:e4m3fn ; dim rope:bf16 ; dim/64 latent.s:e8m0 ; pad 1 }",
                   .block_tokens = 64,
-                  .forms = {scaled("latent", Format::kE4m3fn, Format::kE8m0, 64, "vllm.fp8_ds_mla.e8m0"),
+                  .forms = {scaled("latent", Format::kE4m3fn, Format::kE8m0, 64, "amax"),
                             plain("rope", Format::kBf16)}});
   rows.push_back({.name = "vllm:index_k_fp8",
                   .engine = "vllm",
@@ -320,7 +320,7 @@ void add_mla(std::vector<Storage>& rows) {
                   .source = "sparse indexer key cache, codes of a block and then its scales",
                   .layout_text = "region I per layer = blk { slot dim index_k:e4m3fn ; slot index_k.s:f32 }",
                   .block_tokens = 64,
-                  .forms = {scaled("index_k", Format::kE4m3fn, Format::kF32, 0, "vllm.fp8_index_k")}});
+                  .forms = {scaled("index_k", Format::kE4m3fn, Format::kF32, 0, "amax")}});
   rows.push_back({.name = "ascend:mla_nz",
                   .engine = "ascend",
                   .version = "CANN 8",

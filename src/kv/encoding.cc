@@ -71,12 +71,11 @@ bool makes(const Row& row, const DecodeForm& form, std::uint32_t dim) {
          (form.granule_tokens > 1) == row.spans_tokens && form.high_nibble_first == row.high_nibble_first;
 }
 
-// One scale for the elements of a granule of any size, within one token.
+// One scale for a granule of any elements and tokens.
 bool makes_amax(const DecodeForm& form) {
   const bool is_signed = is_small_float(form.codes) || form.codes == Format::kI8 || form.codes == Format::kI4;
   return form.recipe == "amax" && form.operation == DecodeOperation::kScaled && is_signed &&
-         form.scale == Format::kF32 && form.granule_tokens == 1 &&
-         (bits(form.codes) >= 8 || form.granule_dim % 2 == 0);
+         (is_float(form.scale) || form.scale == Format::kE8m0);
 }
 
 }  // namespace
@@ -99,20 +98,20 @@ Status movable(const DecodeForm& form, std::uint32_t dim) {
 
 Status decodable(const DecodeForm& form, std::uint32_t dim) {
   ISTHMUS_TRY(movable(form, dim));
-  if (form.operation == DecodeOperation::kStaticScaled)
-    return unsupported(fmt::format("conversion not implemented: from \"{}\"", form.text()));
   if (is_plain(form)) return {};
-  const bool has_numbers = (is_integer(form.codes) || is_small_float(form.codes)) &&
-                           (is_float(form.scale) || form.scale == Format::kE8m0);
+  const bool has_numbers = is_integer(form.codes) || is_small_float(form.codes);
+  const bool has_scale =
+      !has_stored_scale(form.operation) || is_float(form.scale) || form.scale == Format::kE8m0;
   const bool has_zero = form.operation != DecodeOperation::kScaledZeroPoint || is_float(form.zero);
-  const bool is_known_span = form.granule_tokens == 1 || form.granule_dim == 1;
-  if (has_numbers && has_zero && is_known_span) return {};
+  if (has_numbers && has_scale && has_zero) return {};
   return unsupported(fmt::format("conversion not implemented: from \"{}\"", form.text()));
 }
 
 Result<Encoder> encoder_of(const DecodeForm& form, std::uint32_t dim) {
   ISTHMUS_TRY(movable(form, dim));
-  if (is_plain(form)) {
+  const bool is_static = form.operation == DecodeOperation::kStaticScaled &&
+                         (is_integer(form.codes) || is_small_float(form.codes));
+  if (is_plain(form) || is_static) {
     if (is_float(form.codes) || form.recipe == "nearest_even") return Encoder::kPlain;
     const bool is_vllm = form.codes == Format::kE4m3fn || form.codes == Format::kE5m2;
     if (is_vllm && form.recipe == "vllm.cpu.fp8") return Encoder::kVllmFp8;

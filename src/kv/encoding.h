@@ -15,8 +15,8 @@ inline constexpr std::uint32_t kTokensOfTile = 256;
 
 // How codes are made; the bit-exact recipes are in spec/wire-form.md §7.
 enum class Encoder : std::uint8_t {
-  kPlain,          // "nearest_even"; of f32, f16, bf16 whatever the recipe says.
-  kVllmFp8,        // "vllm.cpu.fp8"
+  kPlain,          // "nearest_even", plain or with static scales; f32, f16, bf16 whatever the recipe says.
+  kVllmFp8,        // "vllm.cpu.fp8", likewise.
   kAmax,           // "amax"
   kAffineRow,      // "openvino.u8.by_token", "openvino.u4.by_token"
   kAffineChannel,  // "openvino.u8.by_channel"

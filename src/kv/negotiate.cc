@@ -80,6 +80,9 @@ class Negotiation {
     }
     verdict_.kind = kind();
     verdict_.wire = wire_of(source_);
+    for (std::vector<WireComponent>& group : verdict_.wire.groups) {
+      for (WireComponent& component : group) component.non_finite = policy_.non_finite;
+    }
     return std::move(verdict_);
   }
 
@@ -329,8 +332,10 @@ std::string WireComponent::text() const {
 std::string WireForm::text() const {
   std::string out;
   for (std::size_t group = 0; group < groups.size(); ++group) {
-    for (const WireComponent& component : groups[group])
-      out += fmt::format("{} {}\n", group, component.text());
+    for (const WireComponent& component : groups[group]) {
+      out += fmt::format("{} {}{}\n", group, component.text(),
+                         component.non_finite == NonFinite::kReplace ? " non-finite=replace" : "");
+    }
   }
   return out;
 }
@@ -353,16 +358,15 @@ std::string qualification_form(const Descriptor& descriptor) {
   return out;
 }
 
-namespace {
-
-// Codes of static scales that stay as they are: equal scales, or e4m3fnuz with e4m3fn's doubled, as each of
-// its codes is half as large. (Of e4m3fn's codes the two NaNs never cross, and −0 becomes 0.)
 bool keeps_static_codes(const DecodeForm& from, const DecodeForm& to) {
+  if (from.operation != DecodeOperation::kStaticScaled || to.operation != from.operation) return false;
   if (from.codes == to.codes) return from.static_scales == to.static_scales;
   if (from.codes != Format::kE4m3fn || to.codes != Format::kE4m3fnuz) return false;
   return std::equal(from.static_scales.begin(), from.static_scales.end(), to.static_scales.begin(),
                     to.static_scales.end(), [](float ours, float theirs) { return theirs == 2 * ours; });
 }
+
+namespace {
 
 // A record whose recipe names no instruction set holds for each: "llamacpp/q" for "llamacpp.avx512/q" too.
 bool covers(std::string_view recorded, std::string_view recipe) {
@@ -393,6 +397,7 @@ const Qualification* find_qualification(const Descriptor& source, const Descript
 Status implemented(const DecodeForm& from, const DecodeForm& to, const std::vector<ValueStep>& steps,
                    std::uint32_t dim) {
   if (from.same_form(to) && steps.empty()) return movable(from, dim);
+  if (only_moves(steps) && keeps_static_codes(from, to)) return decodable(from, dim);
   ISTHMUS_TRY(decodable(from, dim));
   return encoder_of(to, dim).status();
 }

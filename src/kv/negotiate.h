@@ -33,10 +33,17 @@ struct Qualification {
 // How much farther from the decoder alone than the two engines are from each other a qualified pair may be.
 inline constexpr double kKlRatioMax = 1.5;
 
+// What a conversion does with infinities and NaNs.
+enum class NonFinite : std::uint8_t {
+  kRefuse,
+  kReplace,  // By the largest finite number of the source's format, NaNs by 0 (spec/wire-form.md §7).
+};
+
 struct Policy {
   Exactness exactness = Exactness::kLossless;
   std::uint32_t roundings_max = 1;
   std::vector<Qualification> qualifications;
+  NonFinite non_finite = NonFinite::kRefuse;
   bool operator==(const Policy&) const = default;
 };
 
@@ -54,7 +61,8 @@ struct Reason {
 // One component's numbers: what the codes mean and what was done to the values before.
 struct WireComponent {
   DecodeForm form;
-  std::vector<std::string> value_transforms;
+  std::vector<std::string> value_transforms = {};
+  NonFinite non_finite = NonFinite::kRefuse;
   // The form's text, " after T,T" behind it if there are value transforms.
   std::string text() const;
 };
@@ -91,6 +99,10 @@ const Qualification* find_qualification(const Descriptor& source, const Descript
 // unsupported, saying what is missing (tables: kv/encoding.h).
 Status implemented(const DecodeForm& from, const DecodeForm& to, const std::vector<ValueStep>& steps,
                    std::uint32_t dim);
+// Static scales under which each code of `from` is the same number's code in `to`: equal ones, or from
+// e4m3fn to e4m3fnuz the doubled ones, as each of its codes is half as large. (Of e4m3fn's codes the two NaNs
+// never cross, and -0 becomes 0.)
+bool keeps_static_codes(const DecodeForm& from, const DecodeForm& to);
 // True if every finite value of `from` is exactly a value of `to` after `steps`. Says nothing about whether
 // it's implemented.
 bool restores(const DecodeForm& from, const DecodeForm& to, const std::vector<ValueStep>& steps);

@@ -511,11 +511,60 @@ TEST(Implemented, OtherFormsAreRefusedByTextAndRecipe) {
   fp8.operation = DecodeOperation::kScaled;
   fp8.granule_dim = 16;
   EXPECT_TRUE(implemented(f16, fp8, {}, 64).ok());
-  fp8.granule_dim = 1;
-  fp8.granule_tokens = 32;
-  EXPECT_THAT(refusal(f16, fp8), HasSubstr("granule=dim:1,tok:32"));
+  for (const Format scale : {Format::kF32, Format::kF16, Format::kBf16, Format::kE8m0}) {
+    for (const std::uint32_t granule : {1U, 16U}) {
+      fp8.scale = scale;
+      fp8.granule_dim = granule;
+      fp8.granule_tokens = 32;
+      EXPECT_TRUE(implemented(f16, fp8, {}, 64).ok());
+      EXPECT_TRUE(implemented(fp8, f16, {}, 64).ok());
+    }
+  }
+  fp8.scale = Format::kE4m3fn;
+  EXPECT_THAT(refusal(fp8, f16), HasSubstr("scale=e4m3fn"));
+  EXPECT_THAT(refusal(f16, fp8), HasSubstr("scale=e4m3fn"));
+  fp8.scale = Format::kF32;
+  fp8.codes = Format::kU8;
+  EXPECT_THAT(refusal(f16, fp8), HasSubstr("codes=u8 op=q*s")) << "without a zero point";
   fp8.codes = Format::kE8m0;
   EXPECT_THAT(refusal(fp8, f16), HasSubstr("from \"k codes=e8m0 op=q*s"));
+}
+
+TEST(Implemented, StaticScalesAreReadAndMade) {
+  const DecodeForm f16 = sample::descriptor("llamacpp:f16").representation[0].forms[0];
+  DecodeForm form{.component = "k",
+                  .codes = Format::kE5m2,
+                  .operation = DecodeOperation::kStaticScaled,
+                  .recipe = "vllm.cpu.fp8",
+                  .static_scales = {0.5F}};
+  EXPECT_TRUE(implemented(f16, form, {}, 64).ok());
+  EXPECT_TRUE(implemented(form, f16, {}, 64).ok());
+  form.codes = Format::kE5m2fnuz;
+  EXPECT_EQ(implemented(f16, form, {}, 64).code(), Code::kUnsupported) << "that backend doesn't store it";
+  form.recipe = "nearest_even";
+  EXPECT_TRUE(implemented(f16, form, {}, 64).ok());
+  form.codes = Format::kBf16;
+  EXPECT_EQ(implemented(f16, form, {}, 64).code(), Code::kUnsupported);
+  EXPECT_EQ(implemented(form, f16, {}, 64).code(), Code::kUnsupported);
+  // Kept codes need no recipe.
+  form.codes = Format::kE4m3fn;
+  DecodeForm doubled = form;
+  doubled.codes = Format::kE4m3fnuz;
+  doubled.static_scales = {1.0F};
+  doubled.recipe = "other";
+  EXPECT_TRUE(implemented(form, doubled, {}, 64).ok());
+  EXPECT_EQ(implemented(form, doubled, {{ValueStepKind::kHadamard, 64}}, 64).code(), Code::kUnsupported);
+}
+
+TEST(Implemented, APolicyOnWhatIsNotFiniteIsPartOfTheWireForm) {
+  const Descriptor a = sample::descriptor("llamacpp:f16"), b = sample::descriptor("openvino:f32");
+  Policy policy;
+  const std::string refusing = negotiate(a, b, policy).wire.text();
+  policy.non_finite = NonFinite::kReplace;
+  const Verdict verdict = negotiate(a, b, policy);
+  EXPECT_EQ(verdict.wire.groups[0][0].non_finite, NonFinite::kReplace);
+  EXPECT_NE(verdict.wire.text(), refusing);
+  EXPECT_THAT(verdict.wire.text(), HasSubstr("op=q after rope:interleaved non-finite=replace\n"));
 }
 
 TEST(Implemented, WindowsAndLatentStateMove) {

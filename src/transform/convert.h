@@ -14,30 +14,59 @@
 
 namespace isthmus::transform {
 
+// Values that conversions changed by more than a rounding.
+struct ConversionCounts {
+  std::uint64_t saturated = 0;   // Finite, but beyond the target format's numbers: clamped.
+  std::uint64_t non_finite = 0;  // Replaced, as the policy says.
+
+  ConversionCounts& operator+=(const ConversionCounts& other) {
+    saturated += other.saturated;
+    non_finite += other.non_finite;
+    return *this;
+  }
+  friend bool operator==(const ConversionCounts&, const ConversionCounts&) = default;
+};
+
+// A component of a layer group: elements of a row, layers of the group, global heads.
+struct ComponentShape {
+  std::uint32_t dim = 0, layers = 1, heads = 1;
+  static ComponentShape of(const kv::LayerGroup& group, std::size_t component);
+};
+
+// Whose rows they are: static scales are those of its layer and head.
+struct TileOwner {
+  std::uint32_t layer = 0;  // Index within the group's list.
+  std::uint32_t head = 0;   // Global.
+};
+
 class RowConverter {
  public:
   // Errors: unsupported (a form that can't be decoded or encoded, or value transforms without a way between).
   static Result<RowConverter> make(const kv::WireComponent& from, const kv::WireComponent& to,
-                                   std::uint32_t dim);
+                                   const ComponentShape& shape);
 
   // `rows` rows of consecutive tokens in canonical arrays, which must not overlap. The first row begins a
-  // token group of both forms. Allocates nothing. Errors: corrupt, naming row and element.
-  Status convert(std::uint64_t rows, const ConstRowArrays& from, const RowArrays& to);
+  // token group of both forms. Adds to `counts`. Allocates nothing. Errors: corrupt, naming row and element.
+  Status convert(std::uint64_t rows, const ConstRowArrays& from, const RowArrays& to, const TileOwner& owner,
+                 ConversionCounts& counts);
 
  private:
   struct Side {
     kv::DecodeForm form;
     std::vector<FormPart> parts;
+    RowForm of(const ComponentShape& shape, const TileOwner& owner) const;
   };
   static Result<Side> side(const kv::DecodeForm& form, std::uint32_t dim);
   template <typename Arrays>
   static Arrays at_row(const Side& side, const Arrays& arrays, std::uint64_t row);
-  Status convert_piece(std::uint64_t rows, const ConstRowArrays& from, const RowArrays& to);
+  Status convert_piece(std::uint64_t rows, const ConstRowArrays& from, const RowArrays& to,
+                       const TileOwner& owner, ConversionCounts& counts);
 
   Side from_, to_;
   std::vector<kv::ValueStep> steps_;
   bool one_pass_ = false;  // Nothing has to lie in between as f32.
-  std::uint32_t dim_ = 0;
+  bool replaces_ = false;  // Infinities and NaNs.
+  ComponentShape shape_;
   std::uint64_t rows_at_once_ = 1;
   std::vector<float> values_, row_;
 };

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "kv/catalogue.h"
+#include "kv/encoding.h"
 #include "transform/every_target.h"
 #include "transform/form_parts.h"
 #include "transform/rows.h"
@@ -34,6 +35,11 @@ kv::DecodeForm form_of(const char* storage, std::uint32_t dim, std::size_t compo
   kv::DecodeForm form = kv::find_storage(storage).value()->forms[component];
   if (form.operation != kv::DecodeOperation::kPlain && form.granule_dim == 0) form.granule_dim = dim;
   return form;
+}
+
+// With the only static scale of a form that has one.
+RowForm rows_of(const kv::DecodeForm& form) {
+  return {form, form.static_scales.empty() ? 1.0f : form.static_scales.front()};
 }
 
 struct Arrays {
@@ -88,7 +94,7 @@ TEST(EncodeRows, GgmlBlocksAreThoseOfGgml) {
     ASSERT_EQ(form.recipe, recipe);
     for (const KernelChoice choice : kChoices) {
       Arrays arrays(form, 32, 1);
-      const Status made = encode_rows(form, 32, 1, floats_of(values), arrays.rows(), choice);
+      const auto made = encode_rows(form, 32, 1, floats_of(values), arrays.rows(), choice);
       ASSERT_TRUE(made.ok()) << made.error().text();
       const std::vector<std::byte> block = block_of(arrays, nibbles);
       ASSERT_EQ(block.size() * 2, expected.size());
@@ -120,6 +126,25 @@ std::vector<float> hard_rows(std::uint64_t rows, std::uint32_t dim) {
   return values;
 }
 
+// Every scale format, granules over one token and over several.
+void add_amax_groups(std::vector<kv::DecodeForm>& forms, std::uint32_t dim) {
+  for (const kv::Format scale : {kv::Format::kF32, kv::Format::kF16, kv::Format::kBf16, kv::Format::kE8m0}) {
+    for (const std::uint32_t tokens : {1U, 4U, 32U}) {
+      for (const std::uint32_t granule : {dim, dim % 64 == 0 ? dim / 2 : dim / 3, 1U}) {
+        const kv::Format codes = tokens == 4 ? kv::Format::kI4 : kv::Format::kE4m3fn;
+        kv::DecodeForm form{.component = "k",
+                            .codes = codes,
+                            .operation = kv::DecodeOperation::kScaled,
+                            .scale = scale,
+                            .granule_dim = granule,
+                            .granule_tokens = tokens,
+                            .recipe = "amax"};
+        if (kv::movable(form, dim).ok()) forms.push_back(form);
+      }
+    }
+  }
+}
+
 std::vector<kv::DecodeForm> encoded_forms(std::uint32_t dim) {
   std::vector<kv::DecodeForm> forms{form_of("openvino:u8", dim),         form_of("openvino:u4", dim),
                                     form_of("openvino:u8_channel", dim), form_of("llamacpp:f16", dim),
@@ -132,7 +157,16 @@ std::vector<kv::DecodeForm> encoded_forms(std::uint32_t dim) {
                      .granule_dim = dim % 64 == 0 ? dim / 2 : dim,
                      .recipe = "amax"});
     forms.push_back({.component = "k", .codes = codes, .recipe = "nearest_even"});
+    forms.push_back({.component = "k",
+                     .codes = codes,
+                     .operation = kv::DecodeOperation::kStaticScaled,
+                     .recipe = "nearest_even",
+                     .static_scales = {0.37f}});
+    if (codes != kv::Format::kE4m3fn && codes != kv::Format::kE5m2) continue;
+    forms.push_back(forms.back());
+    forms.back().recipe = "vllm.cpu.fp8";
   }
+  add_amax_groups(forms, dim);
   if (dim % 32 == 0) {
     forms.push_back(form_of("llamacpp:q8_0", dim));
     forms.push_back(form_of("llamacpp:q8_0", dim));
@@ -173,12 +207,15 @@ TEST_P(EveryTarget, GivesTheScalarBitsThereAndBack) {
     for (const kv::DecodeForm& form : encoded_forms(dim)) {
       SCOPED_TRACE(fmt::format("{} dim {}", form.text(), dim));
       Arrays vector(form, dim, kRows), scalar(form, dim, kRows);
-      ASSERT_TRUE(encode_rows(form, dim, kRows, values, vector.rows()).ok());
-      ASSERT_TRUE(encode_rows(form, dim, kRows, values, scalar.rows(), KernelChoice::kScalar).ok());
+      const RowForm rows = rows_of(form);
+      const auto by_vector = encode_rows(rows, dim, kRows, values, vector.rows());
+      const auto by_scalar = encode_rows(rows, dim, kRows, values, scalar.rows(), KernelChoice::kScalar);
+      ASSERT_TRUE(by_vector.ok() && by_scalar.ok());
+      ASSERT_EQ(*by_vector, *by_scalar);
       ASSERT_EQ(vector, scalar);
       std::vector<float> one(values.size()), other(values.size());
-      decode_rows(form, dim, kRows, vector.rows(), one);
-      decode_rows(form, dim, kRows, vector.rows(), other, KernelChoice::kScalar);
+      decode_rows(rows, dim, kRows, vector.rows(), one);
+      decode_rows(rows, dim, kRows, vector.rows(), other, KernelChoice::kScalar);
       ASSERT_EQ(std::memcmp(one.data(), other.data(), one.size() * sizeof(float)), 0);
     }
   }
@@ -189,23 +226,32 @@ TEST_P(EveryTarget, OnePassGivesTheBitsOfTwo) {
   for (const std::uint32_t dim : {64U, 96U, 128U, 72U, 6U}) {
     const std::vector<float> values = hard_rows(kRows, dim);
     const std::vector<kv::DecodeForm> forms = encoded_forms(dim);
+    std::uint32_t recoded = 0;
     for (const kv::DecodeForm& from : forms) {
       Arrays stored(from, dim, kRows);
-      ASSERT_TRUE(encode_rows(from, dim, kRows, values, stored.rows(), KernelChoice::kScalar).ok());
+      ASSERT_TRUE(encode_rows(rows_of(from), dim, kRows, values, stored.rows(), KernelChoice::kScalar).ok());
       std::vector<float> between(values.size());
-      decode_rows(from, dim, kRows, stored.rows(), between, KernelChoice::kScalar);
+      decode_rows(rows_of(from), dim, kRows, stored.rows(), between, KernelChoice::kScalar);
       for (const kv::DecodeForm& to : forms) {
         if (!can_recode(from, to)) continue;
         SCOPED_TRACE(fmt::format("{} to {} dim {}", from.text(), to.text(), dim));
         Arrays expected(to, dim, kRows);
-        ASSERT_TRUE(encode_rows(to, dim, kRows, between, expected.rows(), KernelChoice::kScalar).ok());
+        const auto saturated =
+            encode_rows(rows_of(to), dim, kRows, between, expected.rows(), KernelChoice::kScalar);
+        ASSERT_TRUE(saturated.ok());
         for (const KernelChoice choice : kChoices) {
           Arrays made(to, dim, kRows);
-          ASSERT_TRUE(recode_rows(from, to, {dim, kRows}, stored.rows(), made.rows(), choice));
-          ASSERT_EQ(made, expected);
+          const bool is_whole =
+              recode_rows(rows_of(from), rows_of(to), {dim, kRows}, stored.rows(), made.rows(), choice);
+          // What saturates, or perhaps does, is left to the other way.
+          ASSERT_TRUE(is_whole || kv::bits(to.codes) < 32);
+          ASSERT_TRUE(!is_whole || *saturated == 0);
+          if (is_whole) ASSERT_EQ(made, expected);
+          recoded += is_whole ? 1 : 0;
         }
       }
     }
+    ASSERT_GT(recoded, 2 * forms.size());
   }
 }
 
@@ -248,7 +294,7 @@ TEST(EncodeRows, EachFormRefusesValuesThatAreNotFinite) {
         std::vector<float> values(40 * kDim, 0.5f);
         values[37 * kDim + 63] = bad;
         Arrays arrays(form, kDim, 40);
-        const Status made = encode_rows(form, kDim, 40, values, arrays.rows(), choice);
+        const auto made = encode_rows(form, kDim, 40, values, arrays.rows(), choice);
         ASSERT_EQ(made.code(), Code::kCorrupt) << form.text();
         EXPECT_THAT(made.error().detail, HasSubstr("row 37, element 63"));
       }
@@ -266,7 +312,7 @@ TEST(EncodeRows, AScaleThatItsFormatCannotHoldIsCorrupt) {
       values[70] = value;
       values[6] = -value;
       Arrays arrays(form, 64, 2);
-      const Status made = encode_rows(form, 64, 2, values, arrays.rows(), choice);
+      const auto made = encode_rows(form, 64, 2, values, arrays.rows(), choice);
       ASSERT_EQ(made.code(), Code::kCorrupt) << form.text();
       EXPECT_THAT(made.error().detail, HasSubstr("no finite scale"));
     }

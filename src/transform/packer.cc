@@ -26,6 +26,7 @@ struct Packer::State {
   ChunkAccess access;
   std::vector<std::vector<PackStep>> steps;  // [group][component].
   TileScratch scratch;                       // Source form.
+  ConversionCounts counts;
 
   Status pack_component(const Chunk& chunk, std::size_t section, std::uint32_t component,
                         std::span<std::byte> body, std::span<Digest128> tiles);
@@ -39,7 +40,7 @@ Packer& Packer::operator=(Packer&&) noexcept = default;
 Result<Packer> Packer::make(std::shared_ptr<const Plan> plan, const kv::Descriptor& source,
                             std::uint32_t rank) {
   ISTHMUS_TRY(ChunkAccess access, ChunkAccess::make(*plan, source, rank));
-  auto state = std::make_unique<State>(State{std::move(plan), std::move(access), {}, {}});
+  auto state = std::make_unique<State>(State{std::move(plan), std::move(access), {}, {}, {}});
   for (std::uint32_t group = 0; group < source.groups.size(); ++group) {
     std::vector<PackStep>& steps = state->steps.emplace_back();
     const std::vector<ComponentStorage>& components = state->access.components(group);
@@ -49,7 +50,8 @@ Result<Packer> Packer::make(std::shared_ptr<const Plan> plan, const kv::Descript
       ISTHMUS_TRY(const auto wire_parts, form_parts(wire.form, components[c].dim));
       step.wire_parts = wire_parts.size();
       if (same_numbers(components[c].numbers, wire)) continue;
-      ISTHMUS_TRY(step.converter, RowConverter::make(components[c].numbers, wire, components[c].dim));
+      ISTHMUS_TRY(step.converter, RowConverter::make(components[c].numbers, wire,
+                                                     ComponentShape::of(source.groups[group], c)));
       state->scratch.fit(components[c].parts);
     }
   }
@@ -83,6 +85,10 @@ Status Packer::pack(const Chunk& chunk, const kv::Binding& source, std::span<std
   return ok_status();
 }
 
+const ConversionCounts& Packer::counts() const {
+  return state_->counts;
+}
+
 // Sections [section, section + wire parts): one layer, one component.
 Status Packer::State::pack_component(const Chunk& chunk, std::size_t section, std::uint32_t component,
                                      std::span<std::byte> body, std::span<Digest128> tiles) {
@@ -102,7 +108,8 @@ Status Packer::State::pack_component(const Chunk& chunk, std::size_t section, st
     if (step.converter) {
       const RowArrays to{tile_at(0), wire.size() > 1 ? tile_at(1) : nullptr,
                          wire.size() > 2 ? tile_at(2) : nullptr};
-      Status done = step.converter->convert(chunk.token_count, scratch.rows(storage.parts.size()), to);
+      Status done = step.converter->convert(chunk.token_count, scratch.rows(storage.parts.size()), to,
+                                            {layer, chunk.box.head_begin + h}, counts);
       if (!done.ok()) {
         return std::move(done).with_context(plan->tile_text(chunk, section * heads + h));
       }

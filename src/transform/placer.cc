@@ -54,9 +54,10 @@ struct Placer::State {
   bool exact = true;
   TileScratch target;         // A tile in the target's form.
   TileScratch wire, target2;  // Verification: the tile led back to the wire's form, and forward again.
+  ConversionCounts counts;
 
   Status add_step(std::vector<PlaceStep>& group_steps, const ComponentStorage& storage,
-                  const kv::WireComponent& from);
+                  const kv::WireComponent& from, const ComponentShape& shape);
   Status check_body(const Chunk& chunk, std::span<const std::byte> body,
                     std::span<const Digest128> tiles) const;
   template <typename Each>
@@ -76,34 +77,39 @@ Placer& Placer::operator=(Placer&&) noexcept = default;
 Result<Placer> Placer::make(std::shared_ptr<const Plan> plan, const kv::Descriptor& target,
                             std::uint32_t rank) {
   ISTHMUS_TRY(ChunkAccess access, ChunkAccess::make(*plan, target, rank));
-  auto state = std::make_unique<State>(State{std::move(plan), std::move(access), {}, true, {}, {}, {}});
+  auto state = std::make_unique<State>(State{std::move(plan), std::move(access), {}, true, {}, {}, {}, {}});
   for (std::uint32_t group = 0; group < target.groups.size(); ++group) {
     std::vector<PlaceStep>& steps = state->steps.emplace_back();
     const std::vector<ComponentStorage>& components = state->access.components(group);
     for (std::size_t c = 0; c < components.size(); ++c) {
-      ISTHMUS_TRY(state->add_step(steps, components[c], state->plan->wire().groups[group].at(c)));
+      ISTHMUS_TRY(state->add_step(steps, components[c], state->plan->wire().groups[group].at(c),
+                                  ComponentShape::of(target.groups[group], c)));
     }
   }
   return Placer(std::move(state));
 }
 
 Status Placer::State::add_step(std::vector<PlaceStep>& group_steps, const ComponentStorage& storage,
-                               const kv::WireComponent& from) {
+                               const kv::WireComponent& from, const ComponentShape& shape) {
   PlaceStep& step = group_steps.emplace_back();
   ISTHMUS_TRY(const auto wire_parts, form_parts(from.form, storage.dim));
   step.wire_parts = wire_parts.size();
   step.target_parts = storage.parts.size();
   target.fit(storage.parts);
   if (same_numbers(from, storage.numbers)) return ok_status();
-  ISTHMUS_TRY(step.forward, RowConverter::make(from, storage.numbers, storage.dim));
+  ISTHMUS_TRY(step.forward, RowConverter::make(from, storage.numbers, shape));
   if (!is_invertible(from, storage.numbers)) {
     exact = false;
     return ok_status();
   }
-  ISTHMUS_TRY(step.inverse, RowConverter::make(storage.numbers, from, storage.dim));
+  ISTHMUS_TRY(step.inverse, RowConverter::make(storage.numbers, from, shape));
   wire.fit(wire_parts);
   target2.fit(storage.parts);
   return ok_status();
+}
+
+const ConversionCounts& Placer::counts() const {
+  return state_->counts;
 }
 
 bool Placer::exact() const {
@@ -194,7 +200,8 @@ Status Placer::State::place_component(const Turn& turn, std::span<const std::byt
       Status done = step.forward->convert(chunk.token_count,
                                           {tile_at(0), sections.size() > 1 ? tile_at(1) : nullptr,
                                            sections.size() > 2 ? tile_at(2) : nullptr},
-                                          target.rows(step.target_parts));
+                                          target.rows(step.target_parts),
+                                          {layer_of(turn), chunk.box.head_begin + h}, counts);
       if (!done.ok()) return std::move(done).with_context(plan->tile_text(chunk, turn.section * heads + h));
     }
     for (std::size_t part = 0; part < step.target_parts; ++part) {
@@ -236,8 +243,10 @@ Status Placer::State::verify_exact(const Turn& turn, std::span<const Digest128> 
       // An exact embedding has codes only. A value that isn't one of the wire's would be rounded to a
       // neighbour on the way back, so the tile is led forward again and must come out the same.
       const std::uint64_t rows = chunk.token_count;
-      Status back = step.inverse->convert(rows, target.rows(1), wire.rows(1));
-      if (back.ok()) back = step.forward->convert(rows, wire.rows(1), target2.rows(1));
+      const TileOwner owner{layer_of(turn), chunk.box.head_begin + h};
+      ConversionCounts again;  // Was counted when it was placed.
+      Status back = step.inverse->convert(rows, target.rows(1), wire.rows(1), owner, again);
+      if (back.ok()) back = step.forward->convert(rows, wire.rows(1), target2.rows(1), owner, again);
       if (!back.ok()) return std::move(back).with_context(plan->tile_text(chunk, first_tile));
       if (std::memcmp(target.part(0), target2.part(0), bytes) != 0) {
         return Error{Code::kCorrupt,

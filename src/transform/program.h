@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "kv/binding.h"
 #include "kv/descriptor.h"
+#include "transform/convert.h"
 #include "transform/plan.h"
 
 namespace isthmus::transform {
@@ -32,6 +33,8 @@ class Packer {
   // value where a conversion was asked for). Allocates nothing.
   Status pack(const Chunk& chunk, const kv::Binding& source, std::span<std::byte> body,
               std::span<Digest128> tiles);
+  // Of all packs so far.
+  const ConversionCounts& counts() const;
 
  private:
   struct State;
@@ -66,6 +69,8 @@ class Placer {
   // and saying so if that is `body`'s fault (which may be empty).
   Status verify(const Chunk& chunk, const kv::Binding& target, std::span<const Digest128> tiles,
                 std::span<const Digest128> stored, std::span<const std::byte> body = {});
+  // Of all places so far; reading back counts nothing.
+  const ConversionCounts& counts() const;
 
  private:
   struct State;

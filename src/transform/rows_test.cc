@@ -160,7 +160,7 @@ TEST(EncodeRows, NonFiniteInputIsCorruptWithRowAndElement) {
         const RowArrays to{codes.data(), scales.data(), zeros.data()};
         for (const kv::DecodeForm& form :
              {plain(kv::Format::kF32), plain(kv::Format::kF16), plain(kv::Format::kBf16), u8_by_token(66)}) {
-          const Status status = encode_rows(form, 66, 5, values, to, choice);
+          const auto status = encode_rows(form, 66, 5, values, to, choice);
           ASSERT_EQ(status.code(), Code::kCorrupt);
           EXPECT_THAT(status.error().detail,
                       HasSubstr("row " + std::to_string(at / 66) + ", element " + std::to_string(at % 66)));
@@ -254,7 +254,7 @@ TEST(EncodeRows, U8RowWithoutAFiniteScaleIsCorrupt) {
   values[4] = -3e38f;
   U8Rows to(1, 64);
   for (const KernelChoice choice : kChoices) {
-    const Status status = encode_rows(u8_by_token(64), 64, 1, values, to.arrays(), choice);
+    const auto status = encode_rows(u8_by_token(64), 64, 1, values, to.arrays(), choice);
     ASSERT_EQ(status.code(), Code::kCorrupt);
     EXPECT_THAT(status.error().detail, HasSubstr("no finite scale"));
   }

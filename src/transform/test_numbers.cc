@@ -26,35 +26,49 @@ std::uint32_t bf16_bits(float value) {
   return kept + (up ? 1 : 0);
 }
 
-// e4m3fn: sign, four bits of exponent over -7, three of fraction; one NaN a sign.
-float small_float(std::uint32_t code) {
-  const auto exponent = static_cast<int>(code >> 3 & 15U), fraction = static_cast<int>(code & 7U);
-  ISTHMUS_CHECK((code & 0x7fU) != 0x7fU);
-  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -9)
-                                        : std::ldexp(static_cast<float>(8 + fraction), exponent - 10);
-  return (code & 0x80U) != 0 ? -magnitude : magnitude;
+// Sign, exponent, significand, as the formats' specifications lay them out; NaN and infinity as NaN.
+double small_number(std::uint32_t code, kv::Format format) {
+  const bool is_e4 = format == kv::Format::kE4m3fn || format == kv::Format::kE4m3fnuz;
+  const bool is_fnuz = format == kv::Format::kE4m3fnuz || format == kv::Format::kE5m2fnuz;
+  const int mantissa_bits = is_e4 ? 3 : 2, bias = (is_e4 ? 7 : 15) + (is_fnuz ? 1 : 0);
+  const int exponent = static_cast<int>(code >> mantissa_bits) & (is_e4 ? 15 : 31);
+  const int mantissa = static_cast<int>(code) & ((1 << mantissa_bits) - 1);
+  const bool is_nan = is_fnuz ? code == 0x80 : is_e4 ? (code & 0x7f) == 0x7f : exponent == 31;
+  if (is_nan) return std::nan("");
+  const double lead = mantissa + (exponent == 0 ? 0 : 1 << mantissa_bits);
+  return ((code & 0x80) != 0 ? -1 : 1) * std::ldexp(lead, std::max(exponent, 1) - bias - mantissa_bits);
 }
 
-// The nearest code: all of them are tried, of two as near the even one is taken.
-std::uint32_t small_float_bits(float value) {
+bool is_small(kv::Format format) {
+  return format == kv::Format::kE4m3fn || format == kv::Format::kE4m3fnuz || format == kv::Format::kE5m2 ||
+         format == kv::Format::kE5m2fnuz;
+}
+
+// Of all codes with the value's sign the nearest, the even one of two; truncated: the largest not above.
+std::uint32_t small_code(float value, kv::Format format, bool truncates) {
+  const double magnitude = std::abs(double{value});
   std::uint32_t best = 0;
-  for (std::uint32_t code = 1; code < 0x7f; ++code) {
-    const float here = std::abs(std::abs(value) - small_float(code)),
-                there = std::abs(std::abs(value) - small_float(best));
-    if (here < there || (here == there && code % 2 == 0)) best = code;
+  for (std::uint32_t code = 1; code < 0x80; ++code) {
+    const double number = small_number(code, format);
+    if (std::isnan(number)) continue;
+    const double gain = std::abs(small_number(best, format) - magnitude) - std::abs(number - magnitude);
+    if (truncates ? number <= magnitude : gain > 0 || (gain == 0 && code % 2 == 0)) best = code;
   }
-  return best | (std::signbit(value) ? 0x80U : 0U);
+  const bool has_zero_sign = format == kv::Format::kE4m3fn || format == kv::Format::kE5m2;
+  const bool is_signed = std::signbit(value) && (best != 0 || (has_zero_sign && !(truncates && value == 0)));
+  return best | (is_signed ? 0x80u : 0u);
 }
 
 float number(std::uint32_t code, kv::Format format) {
+  if (is_small(format)) return static_cast<float>(small_number(code, format));
   switch (format) {
+    case kv::Format::kE8m0:
+      return std::ldexp(1.0f, static_cast<int>(code) - 127);
     case kv::Format::kI8:
       return static_cast<float>(static_cast<std::int8_t>(code));
     case kv::Format::kU8:
     case kv::Format::kU4:
       return static_cast<float>(code);
-    case kv::Format::kE4m3fn:
-      return small_float(code);
     default:
       return to_float(code, format);
   }
@@ -157,24 +171,6 @@ void encode_q8_0(const TestRow& row, std::size_t at, TestCodes& out) {
   }
 }
 
-// "amax" with e4m3fn codes and f32 scales, and those codes plain.
-void encode_small_floats(const kv::DecodeForm& form, const TestRow& row, std::size_t at, TestCodes& out) {
-  const std::size_t granule = form.granule_dim == 0 ? row.size() : form.granule_dim;
-  for (std::size_t block = 0; block < row.size(); block += granule) {
-    float inverse = 1;
-    if (form.granule_dim != 0) {
-      float largest = 0;
-      for (std::size_t i = block; i < block + granule; ++i) largest = std::max(largest, std::abs(row[i]));
-      const float quotient = largest / 448.0F;
-      const float scale = quotient < std::ldexp(1.0F, -126) ? 1.0F : quotient;
-      out.scales.push_back(bits_of(scale));
-      inverse = 1.0F / scale;
-    }
-    for (std::size_t i = block; i < block + granule; ++i)
-      out.codes[at + i] = small_float_bits(row[i] * inverse);
-  }
-}
-
 void encode_q4_0(const TestRow& row, std::size_t at, TestCodes& out) {
   for (std::size_t block = 0; block < row.size(); block += 32) {
     float extreme = 0;
@@ -191,6 +187,51 @@ void encode_q4_0(const TestRow& row, std::size_t at, TestCodes& out) {
   }
 }
 
+// Codes that a granule's scale, or the descriptor's, gives their size.
+std::uint32_t scaled_code(float value, const kv::DecodeForm& form) {
+  if (is_small(form.codes)) return small_code(value, form.codes, form.recipe == "vllm.cpu.fp8");
+  return static_cast<std::uint8_t>(std::lrint(std::clamp(value, -128.0f, 127.0f)));
+}
+
+float limit_of(kv::Format format) {
+  switch (format) {
+    case kv::Format::kI8:
+      return 127;
+    case kv::Format::kE4m3fn:
+      return 448;
+    case kv::Format::kE4m3fnuz:
+      return 240;
+    default:
+      return 57344;
+  }
+}
+
+// One granule: `granule_tokens` rows at most.
+void encode_amax(const kv::DecodeForm& form, const std::vector<TestRow>& rows, std::size_t first,
+                 std::size_t unit, TestCodes& out) {
+  const std::size_t dim = rows[0].size(), begin = unit * form.granule_dim;
+  const std::size_t end = std::min<std::size_t>(rows.size(), first + form.granule_tokens);
+  float largest = 0;
+  for (std::size_t row = first; row < end; ++row) {
+    for (std::size_t i = begin; i < begin + form.granule_dim; ++i)
+      largest = std::max(largest, std::abs(rows[row][i]));
+  }
+  float scale = largest / limit_of(form.codes);
+  if (scale < 0x1p-126f) scale = 1;
+  if (form.scale == kv::Format::kE8m0) {
+    const int exponent = static_cast<int>(std::ceil(std::log2(double{scale})));
+    scale = std::ldexp(1.0f, exponent);
+    out.scales.push_back(static_cast<std::uint32_t>(exponent + 127));
+  } else {
+    out.scales.push_back(bits_of(scale));
+  }
+  const float inverse = 1.0f / scale;
+  for (std::size_t row = first; row < end; ++row) {
+    for (std::size_t i = begin; i < begin + form.granule_dim; ++i)
+      out.codes[row * dim + i] = scaled_code(rows[row][i] * inverse, form);
+  }
+}
+
 }  // namespace
 
 std::vector<TestRow> test_decode(const kv::WireComponent& numbers, std::uint32_t dim,
@@ -200,7 +241,9 @@ std::vector<TestRow> test_decode(const kv::WireComponent& numbers, std::uint32_t
   for (std::size_t at = 0; at < stored.codes.size(); ++at) {
     if (at % dim == 0) rows.emplace_back();
     float value = number(stored.codes[at], form.codes);
-    if (form.operation != kv::DecodeOperation::kPlain) {
+    if (form.operation == kv::DecodeOperation::kStaticScaled) {
+      value *= form.static_scales.at(0);
+    } else if (form.operation != kv::DecodeOperation::kPlain) {
       const std::size_t unit =
           at / dim / form.granule_tokens * (dim / form.granule_dim) + at % dim / form.granule_dim;
       if (form.operation == kv::DecodeOperation::kScaledZeroPoint)
@@ -230,8 +273,15 @@ TestCodes test_encode(const kv::WireComponent& numbers, const std::vector<TestRo
   out.codes.resize(rows.size() * dim);
   if (form.recipe == "openvino.u8.by_channel") encode_channels(form, stored, out);
   for (std::size_t row = 0; row < stored.size(); ++row) {
-    if (form.codes == kv::Format::kE4m3fn) {
-      encode_small_floats(form, stored[row], row * dim, out);
+    if (form.recipe == "amax") {
+      for (std::size_t unit = 0; row % form.granule_tokens == 0 && unit < dim / form.granule_dim; ++unit)
+        encode_amax(form, stored, row, unit, out);
+    } else if (form.operation == kv::DecodeOperation::kStaticScaled) {
+      for (std::size_t i = 0; i < dim; ++i)
+        out.codes[row * dim + i] = scaled_code(stored[row][i] / form.static_scales.at(0), form);
+    } else if (form.operation == kv::DecodeOperation::kPlain && is_small(form.codes)) {
+      for (std::size_t i = 0; i < dim; ++i)
+        out.codes[row * dim + i] = small_code(stored[row][i], form.codes, form.recipe == "vllm.cpu.fp8");
     } else if (form.operation == kv::DecodeOperation::kPlain) {
       std::transform(stored[row].begin(), stored[row].end(),
                      out.codes.begin() + static_cast<std::ptrdiff_t>(row * dim),

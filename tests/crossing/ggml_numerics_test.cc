@@ -75,7 +75,7 @@ std::vector<std::byte> ours(const std::string& recipe, std::span<const float> va
   const kv::DecodeForm form = form_of(recipe);
   const std::size_t code_bytes = kBlock * kv::bits(form.codes) / 8;
   std::vector<std::byte> codes(kBlocks * code_bytes), scales(kBlocks * 2), blocks;
-  const Status made =
+  const auto made =
       encode_rows(form, kBlock, kBlocks, values, {codes.data(), scales.data(), nullptr}, choice);
   EXPECT_TRUE(made.ok()) << made.error().text();
   for (std::size_t block = 0; block < kBlocks; ++block) {

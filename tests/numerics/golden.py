@@ -5,7 +5,9 @@ compares them.
 
 A line is `CASE DIGESTS`. Inputs are all 2^16 codes of f16 or bf16 in ascending order, sixteen digests of
 4,096 inputs each; what isn't finite is replaced by 1, for e8m0 what isn't positive too. With scales, input i
-is code i * 37 mod 2^16, in rows of 64 elements, and the scales follow the codes. Decoding: f32 bits of all
+is code i * 37 mod 2^16, in rows of 64 elements, and the scales follow the codes. Behind a recipe's name
+stands what isn't usual: `amax:e8m0`, scales in e8m0; `amax:tok16`, one scale for 16 rows;
+`nearest_even:0.37`, a static scale. Decoding: f32 bits of all
 codes, each NaN as 0x7fc00000. The digest is FNV-1a of 64 bits.
 """
 
@@ -78,11 +80,25 @@ def rows(source):
     return inputs(source)[order].reshape(-1, 64)
 
 
-def amax(values, target):
-    scale = np.max(np.abs(values), axis=1) / largest(target)
-    scale = np.where(scale < f32(2.0**-126), f32(1), scale)
-    codes = nearest(values * (f32(1) / scale)[:, None], target)
-    return codes, scale.astype(f32)
+def scale_up(scale, kind):
+    """The smallest number of a format that isn't below: as f32, and as it is stored."""
+    if kind == "f32":
+        return scale, scale
+    if kind == "e8m0":
+        mantissa, exponent = np.frexp(scale.astype(np.float64))
+        exponent = np.where(mantissa == 0.5, exponent - 1, exponent)
+        return np.ldexp(f32(1), exponent).astype(f32), (exponent + 127).astype(np.uint8)
+    stored = scale.astype(HALVES[kind])
+    stored = np.where(stored.astype(f32) < scale, stored.view(np.uint16) + 1, stored.view(np.uint16))
+    stored = stored.astype(np.uint16)
+    return stored.view(HALVES[kind]).astype(f32), stored
+
+
+def amax(values, target, kind="f32", tokens=1):
+    groups = values.reshape(-1, tokens, 64)
+    scale = np.max(np.abs(groups), axis=(1, 2)) / largest(target)
+    scale, stored = scale_up(np.where(scale < f32(2.0**-126), f32(1), scale).astype(f32), kind)
+    return nearest(groups * (f32(1) / scale)[:, None, None], target), stored
 
 
 def q8_0_reference(values):
@@ -108,6 +124,16 @@ def cases():
             for target in [*SMALL, "i8", "i4"]:
                 codes, scale = amax(rows(source), target)
                 yield f"amax {source} {target}", f"{pieces(codes)} {pieces(scale, 1)}"
+            for target in [*SMALL, "i8"]:
+                yield f"nearest_even:0.37 {source} {target}", pieces(nearest(values / f32(0.37), target))
+            for target in ["e4m3fn", "e5m2"]:
+                yield f"vllm.cpu.fp8:0.37 {source} {target}", pieces(vllm(values / f32(0.37), target))
+            for target in ["e4m3fn", "i8"]:
+                for kind in ["bf16", "e8m0", *(["f16"] if source == "f16" else [])]:
+                    codes, scale = amax(rows(source), target, kind)
+                    yield f"amax:{kind} {source} {target}", f"{pieces(codes)} {pieces(scale, 1)}"
+                codes, scale = amax(rows(source), target, tokens=16)
+                yield f"amax:tok16 {source} {target}", f"{pieces(codes)} {pieces(scale, 1)}"
         # bf16 has values whose scale no f16 holds.
         codes, scale = q8_0_reference(rows("f16"))
         yield "ggml.q8_0.reference f16 i8", f"{pieces(codes)} {pieces(scale, 1)}"

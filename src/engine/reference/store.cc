@@ -93,8 +93,9 @@ Result<std::unique_ptr<Store>> Store::make(const kv::Descriptor& descriptor,
       const kv::WireComponent plain{
           {.component = component.name, .codes = kv::Format::kF32, .recipe = "nearest_even"},
           model[g].components[c].value_transforms};
-      ISTHMUS_TRY(auto to, transform::RowConverter::make(plain, stored, component.dim));
-      ISTHMUS_TRY(auto from, transform::RowConverter::make(stored, plain, component.dim));
+      const auto shape = transform::ComponentShape::of(descriptor.groups[g], c);
+      ISTHMUS_TRY(auto to, transform::RowConverter::make(plain, stored, shape));
+      ISTHMUS_TRY(auto from, transform::RowConverter::make(stored, plain, shape));
       numbers.push_back({component.dim, form.granule_tokens, std::move(to), std::move(from), {}});
     }
   }
@@ -207,8 +208,9 @@ void Store::write(const RowPlace& place, const Units& units, std::uint64_t first
   Numbers& numbers = this->numbers(place);
   const std::uint64_t count = rows.size() / numbers.dim;
   resize_arrays(numbers, place, count);
-  const Status stored =
-      numbers.store.convert(count, transform::ConstRowArrays(std::as_bytes(rows).data()), arrays(numbers));
+  transform::ConversionCounts counts;
+  const Status stored = numbers.store.convert(count, transform::ConstRowArrays(std::as_bytes(rows).data()),
+                                              arrays(numbers), {place.layer, place.head}, counts);
   ISTHMUS_CHECK(stored.ok());  // The model's values are finite.
   for (Shard* shard : replicas(place)) {
     walk(*shard, place, units, {first, first + count},
@@ -232,8 +234,10 @@ void Store::read(const RowPlace& place, const Units& units, kv::TokenRange posit
          put_bits(numbers.arrays[part].data(), array_bit, bits, get_bits(base, bit, bits));
        });
   rows.resize(count * numbers.dim);
+  transform::ConversionCounts counts;
   const Status loaded =
-      numbers.load.convert(count, arrays(numbers), {std::as_writable_bytes(std::span(rows)).data()});
+      numbers.load.convert(count, arrays(numbers), {std::as_writable_bytes(std::span(rows)).data()},
+                           {place.layer, place.head}, counts);
   ISTHMUS_CHECK(loaded.ok());
   rows.erase(rows.begin(),
              rows.begin() + static_cast<std::ptrdiff_t>((positions.begin - begin) * numbers.dim));

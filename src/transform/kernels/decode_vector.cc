@@ -51,7 +51,7 @@ void decode_plain(kv::Format format, const std::byte* from, std::uint64_t elemen
 }
 
 template <kv::Format kCodes, kv::Format kTo>
-HWY_INLINE bool decode_scaled_as(const Scaled from, std::byte* to) {
+HWY_INLINE Outcome decode_scaled_as(const Scaled from, std::byte* to) {
   constexpr std::uint64_t kAtOnce = 64;  // Scales are decoded apart, some at once.
   const F32 f32;
   std::array<float, kAtOnce> scales{}, zeros{};
@@ -76,11 +76,11 @@ HWY_INLINE bool decode_scaled_as(const Scaled from, std::byte* to) {
       }
     }
   }
-  return all_finite(largest);
+  return outcome_of<kTo>(largest);
 }
 
 template <kv::Format kCodes>
-HWY_INLINE bool decode_scaled_from(const Scaled& from, kv::Format format, std::byte* to) {
+HWY_INLINE Outcome decode_scaled_from(const Scaled& from, kv::Format format, std::byte* to) {
   switch (format) {
     case kv::Format::kF32:
       return decode_scaled_as<kCodes, kv::Format::kF32>(from, to);
@@ -91,7 +91,7 @@ HWY_INLINE bool decode_scaled_from(const Scaled& from, kv::Format format, std::b
   }
 }
 
-bool decode_scaled(const Scaled& from, kv::Format format, std::byte* to) {
+Outcome decode_scaled(const Scaled& from, kv::Format format, std::byte* to) {
   if (from.granule % hn::Lanes(F32()) != 0) return scalar_kernels().decode_scaled(from, format, to);
   switch (from.code_format) {
     case kv::Format::kU8:
@@ -116,7 +116,7 @@ bool decode_scaled(const Scaled& from, kv::Format format, std::byte* to) {
 }
 
 template <kv::Format kTo>
-HWY_INLINE bool decode_channels_as(const ScaledChannels from, std::byte* to) {
+HWY_INLINE Outcome decode_channels_as(const ScaledChannels from, std::byte* to) {
   const F32 f32;
   const Scaled arrays = from.arrays;
   auto largest = hn::Zero(U32());
@@ -132,10 +132,10 @@ HWY_INLINE bool decode_channels_as(const ScaledChannels from, std::byte* to) {
       store_numbers<kTo>(value, to, row * from.dim + d);
     }
   }
-  return all_finite(largest);
+  return outcome_of<kTo>(largest);
 }
 
-bool decode_channels(const ScaledChannels& from, kv::Format format, std::byte* to) {
+Outcome decode_channels(const ScaledChannels& from, kv::Format format, std::byte* to) {
   const Scaled& arrays = from.arrays;
   const bool fits = arrays.code_format == kv::Format::kU8 && arrays.scale_format == kv::Format::kF32 &&
                     arrays.zero_format == kv::Format::kF32 && arrays.zeros != nullptr &&

@@ -20,7 +20,7 @@ HWY_BEFORE_NAMESPACE();
 namespace isthmus::transform::kernels::HWY_NAMESPACE {
 
 template <kv::Format kFrom, kv::Format kTo>
-HWY_INLINE bool encode_plain_as(const std::byte* from, std::uint64_t elements, std::byte* to) {
+HWY_INLINE Outcome encode_plain_as(const std::byte* from, std::uint64_t elements, std::byte* to) {
   const std::uint64_t whole = whole_vectors(elements);
   auto largest = hn::Zero(U32());
   for (std::uint64_t i = 0; i < whole; i += hn::Lanes(F32())) {
@@ -31,7 +31,7 @@ HWY_INLINE bool encode_plain_as(const std::byte* from, std::uint64_t elements, s
   constexpr std::uint64_t kBits = 8;
   const Numbers left{kFrom, from + whole * kv::bits(kFrom) / kBits};
   std::byte* end = to + whole * kv::bits(kTo) / kBits;
-  return scalar_kernels().encode_plain(kTo, left, elements - whole, end) && all_finite(largest);
+  return worse(scalar_kernels().encode_plain({kTo, end}, left, elements - whole), outcome_of<kTo>(largest));
 }
 
 // Statistics of as many granules as a vector has lanes are turned into one vector, one lane a granule, so
@@ -100,6 +100,10 @@ struct PlainCodes {
   HWY_INLINE hn::Vec<U32> operator()(std::size_t v) const {
     const auto value = hn::LoadU(F32(), from + v * hn::Lanes(F32()));
     *largest = hn::Max(*largest, magnitude_bits(value));
+    if constexpr (bounds_of(kTo).lowest == 0) {  // What is negative counts as large, but finite.
+      const auto below = hn::RebindMask(U32(), hn::Lt(value, hn::Zero(F32())));
+      *largest = hn::Max(*largest, hn::IfThenElseZero(below, hn::Set(U32(), kInfinity - 1)));
+    }
     return plain_codes<kTo>(value);
   }
 };
@@ -129,90 +133,106 @@ struct VllmCodes {
   }
 };
 
-// `whole` elements, full vectors; false if one isn't finite.
+// `whole` elements, full vectors.
 template <template <kv::Format> class Codes, kv::Format kTo>
-HWY_INLINE bool encode_codes_as(const float* from, std::uint64_t whole, std::byte* to) {
+HWY_INLINE Outcome encode_codes_as(const float* from, std::uint64_t whole, std::byte* to) {
   auto largest = hn::Zero(U32());
   constexpr bool kNibbles = kTo == kv::Format::kI4 || kTo == kv::Format::kU4;
   store_codes<kNibbles>(whole / hn::Lanes(F32()), Codes<kTo>{from, &largest}, to);
-  return all_finite(largest);
+  return outcome_of<kTo>(largest);
 }
 
-bool encode_plain_codes(kv::Format format, const float* from, std::uint64_t whole, std::byte* to) {
-  switch (format) {
+Outcome encode_codes(const PlainTarget& to, const float* from, std::uint64_t whole) {
+  if (to.truncates) {
+    return to.format == kv::Format::kE4m3fn
+               ? encode_codes_as<VllmCodes, kv::Format::kE4m3fn>(from, whole, to.at)
+               : encode_codes_as<VllmCodes, kv::Format::kE5m2>(from, whole, to.at);
+  }
+  switch (to.format) {
     case kv::Format::kE4m3fn:
-      return encode_codes_as<PlainCodes, kv::Format::kE4m3fn>(from, whole, to);
+      return encode_codes_as<PlainCodes, kv::Format::kE4m3fn>(from, whole, to.at);
     case kv::Format::kE4m3fnuz:
-      return encode_codes_as<PlainCodes, kv::Format::kE4m3fnuz>(from, whole, to);
+      return encode_codes_as<PlainCodes, kv::Format::kE4m3fnuz>(from, whole, to.at);
     case kv::Format::kE5m2:
-      return encode_codes_as<PlainCodes, kv::Format::kE5m2>(from, whole, to);
+      return encode_codes_as<PlainCodes, kv::Format::kE5m2>(from, whole, to.at);
     case kv::Format::kE5m2fnuz:
-      return encode_codes_as<PlainCodes, kv::Format::kE5m2fnuz>(from, whole, to);
+      return encode_codes_as<PlainCodes, kv::Format::kE5m2fnuz>(from, whole, to.at);
     case kv::Format::kI8:
-      return encode_codes_as<PlainCodes, kv::Format::kI8>(from, whole, to);
+      return encode_codes_as<PlainCodes, kv::Format::kI8>(from, whole, to.at);
     case kv::Format::kU8:
-      return encode_codes_as<PlainCodes, kv::Format::kU8>(from, whole, to);
+      return encode_codes_as<PlainCodes, kv::Format::kU8>(from, whole, to.at);
     case kv::Format::kI4:
-      return encode_codes_as<PlainCodes, kv::Format::kI4>(from, whole, to);
+      return encode_codes_as<PlainCodes, kv::Format::kI4>(from, whole, to.at);
     case kv::Format::kU4:
-      return encode_codes_as<PlainCodes, kv::Format::kU4>(from, whole, to);
+      return encode_codes_as<PlainCodes, kv::Format::kU4>(from, whole, to.at);
     default:
       return scalar_kernels().encode_plain(
-          format, {kv::Format::kF32, std::as_bytes(std::span(from, whole)).data()}, whole, to);
+          to, {kv::Format::kF32, std::as_bytes(std::span(from, whole)).data()}, whole);
   }
 }
 
-bool encode_vllm_codes(kv::Format format, const float* from, std::uint64_t whole, std::byte* to) {
-  return format == kv::Format::kE4m3fn ? encode_codes_as<VllmCodes, kv::Format::kE4m3fn>(from, whole, to)
-                                       : encode_codes_as<VllmCodes, kv::Format::kE5m2>(from, whole, to);
+// False if a value isn't finite. An infinite quotient becomes the largest f32, which every format clamps.
+bool divide(std::span<float> values, float divisor) {
+  const F32 f32;
+  const auto highest = hn::Set(f32, bounds_of(kv::Format::kF32).highest);
+  const std::uint64_t whole = whole_vectors(values.size());
+  auto largest = hn::Zero(U32());
+  for (std::uint64_t i = 0; i < whole; i += hn::Lanes(f32)) {
+    const auto value = hn::LoadU(f32, &values[i]);
+    largest = hn::Max(largest, magnitude_bits(value));
+    const auto quotient = hn::Div(value, hn::Set(f32, divisor));
+    hn::StoreU(hn::Min(hn::Max(quotient, hn::Neg(highest)), highest), f32, &values[i]);
+  }
+  bool finite = all_finite(largest);
+  for (float& value : values.subspan(whole)) {
+    finite = finite && is_finite_bits(std::bit_cast<std::uint32_t>(value));
+    const auto [low, high] = bounds_of(kv::Format::kF32);
+    value = std::clamp(value / divisor, low, high);
+  }
+  return finite;
 }
 
 // Led through f32, some elements at a time: a loop for each pair of formats would be much code for little.
-template <class Vectors, class Left>
-HWY_INLINE bool encode_through_f32(kv::Format format, const Numbers& from, std::uint64_t elements,
-                                   std::byte* to, Vectors vectors, Left left) {
+Outcome encode_through_f32(const PlainTarget& to, const Numbers& from, std::uint64_t elements) {
   std::array<float, 1024> values;
-  for (std::uint64_t first = 0; first < elements; first += values.size()) {
+  Outcome outcome = Outcome::kWhole;
+  for (std::uint64_t first = 0; first < elements && outcome != Outcome::kNotFinite; first += values.size()) {
     const std::uint64_t count = std::min<std::uint64_t>(values.size(), elements - first);
     vector_kernels().decode_plain(from.format, from.at + first * kv::bits(from.format) / 8, count,
                                   values.data());
+    if (to.divisor != 1.0f && !divide(std::span(values).first(count), to.divisor)) return Outcome::kNotFinite;
     const std::uint64_t whole = HWY_HAVE_SCALABLE ? 0 : whole_vectors(count);
-    std::byte* at = to + first * kv::bits(format) / 8;
-    if (!vectors(format, values.data(), whole, at)) return false;
+    PlainTarget at{to.format, to.at + first * kv::bits(to.format) / 8, 1, to.truncates};
+    outcome = worse(outcome, encode_codes(at, values.data(), whole));
+    at.at += whole * kv::bits(to.format) / 8;
     const Numbers rest{kv::Format::kF32, std::as_bytes(std::span(values)).data() + whole * sizeof(float)};
-    if (!left(format, rest, count - whole, at + whole * kv::bits(format) / 8)) return false;
+    outcome = worse(outcome, scalar_kernels().encode_plain(at, rest, count - whole));
   }
-  return true;
-}
-
-bool encode_vllm(kv::Format format, const Numbers& from, std::uint64_t elements, std::byte* to) {
-  return encode_through_f32(format, from, elements, to, encode_vllm_codes, scalar_kernels().encode_vllm);
+  return outcome;
 }
 
 template <kv::Format kFrom>
-HWY_INLINE bool encode_plain_from(kv::Format format, const std::byte* from, std::uint64_t elements,
-                                  std::byte* to) {
-  switch (format) {
+HWY_INLINE Outcome encode_plain_from(const PlainTarget& to, const std::byte* from, std::uint64_t elements) {
+  switch (to.format) {
     case kv::Format::kF32:
-      return encode_plain_as<kFrom, kv::Format::kF32>(from, elements, to);
+      return encode_plain_as<kFrom, kv::Format::kF32>(from, elements, to.at);
     case kv::Format::kF16:
-      return encode_plain_as<kFrom, kv::Format::kF16>(from, elements, to);
+      return encode_plain_as<kFrom, kv::Format::kF16>(from, elements, to.at);
     case kv::Format::kBf16:
-      return encode_plain_as<kFrom, kv::Format::kBf16>(from, elements, to);
+      return encode_plain_as<kFrom, kv::Format::kBf16>(from, elements, to.at);
     default:
-      return encode_through_f32(format, {kFrom, from}, elements, to, encode_plain_codes,
-                                scalar_kernels().encode_plain);
+      return encode_through_f32(to, {kFrom, from}, elements);
   }
 }
 
-bool encode_plain(kv::Format format, const Numbers& from, std::uint64_t elements, std::byte* to) {
+Outcome encode_plain(const PlainTarget& to, const Numbers& from, std::uint64_t elements) {
   switch (from.format) {
     case kv::Format::kF32:
-      return encode_plain_from<kv::Format::kF32>(format, from.at, elements, to);
+      return encode_plain_from<kv::Format::kF32>(to, from.at, elements);
     case kv::Format::kF16:
-      return encode_plain_from<kv::Format::kF16>(format, from.at, elements, to);
+      return encode_plain_from<kv::Format::kF16>(to, from.at, elements);
     default:
-      return encode_plain_from<kv::Format::kBf16>(format, from.at, elements, to);
+      return encode_plain_from<kv::Format::kBf16>(to, from.at, elements);
   }
 }
 
@@ -401,17 +421,27 @@ struct Largest {
   }
 };
 
-// Lane g: the largest magnitude of granule first + g.
+// Some granules: that of the first begins at an element, the others follow. Each goes on in further rows.
+struct Granules {
+  std::uint64_t begin = 0;
+  std::uint32_t granule = 0;
+  std::size_t count = 0;
+  std::uint64_t rows = 1, row_elements = 0;
+};
+
+// Lane g: the largest magnitude of granule g.
 template <kv::Format kFrom>
-HWY_NOINLINE hn::Vec<F32> largest_magnitudes(const std::byte* from, const Encoded to, std::uint64_t first,
-                                             std::size_t count) {
+HWY_NOINLINE hn::Vec<F32> largest_magnitudes(const std::byte* from, const Granules& of) {
   const F32 f32;
+  const std::size_t count = of.count;
   hn::Vec<F32> all[kLanes];  // NOLINT(*-avoid-c-arrays)
   for (std::size_t g = 0; g < count; ++g) {
-    const std::uint64_t begin = (first + g) * to.granule;
-    auto largest = hn::Abs(load_numbers<kFrom>(from, begin));
-    for (std::uint64_t i = begin + kLanes; i < begin + to.granule; i += kLanes) {
-      largest = Largest()(largest, hn::Abs(load_numbers<kFrom>(from, i)));
+    auto largest = hn::Zero(f32);
+    for (std::uint64_t row = 0; row < of.rows; ++row) {
+      const std::uint64_t begin = of.begin + g * of.granule + row * of.row_elements;
+      for (std::uint64_t i = begin; i < begin + of.granule; i += kLanes) {
+        largest = Largest()(largest, hn::Abs(load_numbers<kFrom>(from, i)));
+      }
     }
     all[g] = largest;
   }
@@ -463,22 +493,43 @@ struct Q40Codes : BlockCodes<kFrom> {
   }
 };
 
-// Blocks [first, first + count), at most kLanes of them.
+// scale_up() to a format other than f16.
+HWY_INLINE hn::Vec<F32> scale_up_vector(hn::Vec<F32> scale, kv::Format format) {
+  const U32 u32;
+  const auto bits = hn::BitCast(u32, scale);
+  const auto rounded = [&](std::uint32_t below) {
+    return hn::BitCast(F32(), hn::AndNot(hn::Set(u32, below), hn::Add(bits, hn::Set(u32, below))));
+  };
+  if (format == kv::Format::kBf16) return rounded(0xffffu);
+  return format == kv::Format::kE8m0 ? rounded(0x7fffffu) : scale;
+}
+
+HWY_INLINE void store_scales(hn::Vec<F32> scale, kv::Format format, std::size_t count, std::byte* to) {
+  const auto bits = hn::BitCast(U32(), scale);
+  if (format == kv::Format::kF32) return store_first(F32(), scale, count, to);
+  if (format == kv::Format::kBf16) return store_first(U16(), f32_to_bf16_vector(bits), count, to);
+  store_first(U8(), low_bytes(hn::ShiftRight<23>(bits)), count, to);
+}
+
+// At most kLanes granules, whose scales go to `scales`.
 template <kv::Format kFrom, kv::Format kTo>
-HWY_INLINE bool encode_amax_batch(const std::byte* from, const Encoded to, std::uint64_t first,
-                                  std::size_t count) {
+HWY_INLINE bool encode_amax_batch(const std::byte* from, const EncodedGroups& to, const Granules& of,
+                                  std::byte* scales) {
   const F32 f32;
-  const auto largest = largest_magnitudes<kFrom>(from, to, first, count);
+  const auto largest = largest_magnitudes<kFrom>(from, of);
   if (!all_finite(magnitude_bits(largest))) return false;
   const auto one = hn::Set(f32, 1.0f);
   const auto ratio = hn::Div(largest, hn::Set(f32, amax_limit(kTo)));
-  const auto scale = hn::IfThenElse(hn::Lt(ratio, hn::Set(f32, kLeastScale)), one, ratio);
-  store_first(f32, scale, count, to.scales + first * 4);
-  const std::uint64_t begin = first * to.granule;
-  AmaxCodes<kFrom, kTo> codes{{from, begin, shift_of(to.granule), {}}};
+  const auto scale =
+      hn::IfThenElse(hn::Lt(ratio, hn::Set(f32, kLeastScale)), one, scale_up_vector(ratio, to.scale_format));
+  store_scales(scale, to.scale_format, of.count, scales);
+  AmaxCodes<kFrom, kTo> codes{{from, of.begin, shift_of(of.granule), {}}};
   hn::StoreU(hn::Div(one, scale), f32, codes.inverses.data());
   constexpr bool kNibbles = kTo == kv::Format::kI4;
-  store_codes<kNibbles>(count * (to.granule / kLanes), codes, to.codes + begin / (kNibbles ? 2 : 1));
+  for (std::uint64_t row = 0; row < of.rows; ++row, codes.begin += of.row_elements) {
+    store_codes<kNibbles>(of.count * (of.granule / kLanes), codes,
+                          to.codes + codes.begin / (kNibbles ? 2 : 1));
+  }
   return true;
 }
 
@@ -486,7 +537,7 @@ template <kv::Format kFrom>
 HWY_INLINE bool encode_q8_0_reference_batch(const std::byte* from, const Encoded to, std::uint64_t first,
                                             std::size_t count) {
   const F32 f32;
-  const auto largest = largest_magnitudes<kFrom>(from, to, first, count);
+  const auto largest = largest_magnitudes<kFrom>(from, {first * to.granule, to.granule, count});
   if (!all_finite(magnitude_bits(largest))) return false;
   const auto scale = hn::Div(largest, hn::Set(f32, 127.0f));
   if (!store_f16_scales(scale, count, to.scales + first * 2)) return false;
@@ -506,7 +557,7 @@ template <kv::Format kFrom>
 HWY_INLINE bool encode_q8_0_batch(const std::byte* from, const Encoded to, std::uint64_t first,
                                   std::size_t count) {
   const F32 f32;
-  const auto largest = largest_magnitudes<kFrom>(from, to, first, count);
+  const auto largest = largest_magnitudes<kFrom>(from, {first * to.granule, to.granule, count});
   if (!all_finite(magnitude_bits(largest))) return false;
   const auto limit = hn::Set(f32, 127.0f);
   if (!store_f16_scales(hn::Div(largest, limit), count, to.scales + first * 2)) return false;
@@ -540,7 +591,7 @@ HWY_INLINE bool encode_q4_0_batch(const std::byte* from, const Encoded to, std::
                                   std::size_t count) {
   const F32 f32;
   std::array<float, kLanes> extremes;
-  const auto largest = largest_magnitudes<kFrom>(from, to, first, count);
+  const auto largest = largest_magnitudes<kFrom>(from, {first * to.granule, to.granule, count});
   if (!all_finite(magnitude_bits(largest))) return false;
   hn::StoreU(largest, f32, extremes.data());
   for (std::size_t g = 0; g < count; ++g) {
@@ -593,16 +644,24 @@ HWY_INLINE bool encode_blocks(const Numbers& from, const Encoded& to) {
 }
 
 template <kv::Format kFrom, kv::Format kTo>
-HWY_INLINE bool encode_amax_as(const std::byte* from, const Encoded to) {
-  for (std::uint64_t first = 0; first < to.granules; first += kLanes) {
-    const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(kLanes, to.granules - first));
-    if (!encode_amax_batch<kFrom, kTo>(from, to, first, count)) return false;
+HWY_INLINE bool encode_amax_as(const std::byte* from, const EncodedGroups to) {
+  // Granules of single rows follow each other, so all rows are one.
+  const std::uint64_t dim = to.group == 1 ? to.rows * to.dim : to.dim, rows = to.group == 1 ? 1 : to.rows;
+  const std::uint64_t units = dim / to.granule;
+  for (std::uint64_t row = 0; row < rows; row += to.group) {
+    for (std::uint64_t unit = 0; unit < units; unit += kLanes) {
+      const Granules of{row * dim + unit * to.granule, to.granule,
+                        static_cast<std::size_t>(std::min<std::uint64_t>(kLanes, units - unit)),
+                        std::min<std::uint64_t>(to.group, rows - row), dim};
+      std::byte* scales = to.scales + (row / to.group * units + unit) * kv::bits(to.scale_format) / 8;
+      if (!encode_amax_batch<kFrom, kTo>(from, to, of, scales)) return false;
+    }
   }
   return true;
 }
 
 template <kv::Format kTo>
-HWY_INLINE bool encode_amax_to(const Numbers& from, const Encoded& to) {
+HWY_INLINE bool encode_amax_to(const Numbers& from, const EncodedGroups& to) {
   switch (from.format) {
     case kv::Format::kF32:
       return encode_amax_as<kv::Format::kF32, kTo>(from.at, to);
@@ -614,10 +673,10 @@ HWY_INLINE bool encode_amax_to(const Numbers& from, const Encoded& to) {
 }
 #endif
 
-bool encode_amax(kv::Format codes, const Numbers& from, const Encoded& to) {
+bool encode_amax(const Numbers& from, const EncodedGroups& to) {
 #if !HWY_HAVE_SCALABLE
-  if (is_block(to.granule)) {
-    switch (codes) {
+  if (is_block(to.granule) && to.scale_format != kv::Format::kF16) {
+    switch (to.code_format) {
       case kv::Format::kE4m3fn:
         return encode_amax_to<kv::Format::kE4m3fn>(from, to);
       case kv::Format::kE4m3fnuz:
@@ -633,7 +692,7 @@ bool encode_amax(kv::Format codes, const Numbers& from, const Encoded& to) {
     }
   }
 #endif
-  return scalar_kernels().encode_amax(codes, from, to);
+  return scalar_kernels().encode_amax(from, to);
 }
 
 bool encode_q8_0(const Numbers& from, const Encoded& to) {
@@ -664,7 +723,6 @@ HWY_AFTER_NAMESPACE();
 namespace isthmus::transform::kernels {
 
 HWY_EXPORT(encode_plain);
-HWY_EXPORT(encode_vllm);
 HWY_EXPORT(encode_amax);
 HWY_EXPORT(encode_affine);
 HWY_EXPORT(encode_channels);
@@ -673,14 +731,11 @@ HWY_EXPORT(encode_q8_0_reference);
 HWY_EXPORT(encode_q4_0);
 
 void use_vector_encoders(KernelSet& set) {
-  set.encode_plain = [](kv::Format format, const Numbers& from, std::uint64_t elements, std::byte* to) {
-    return HWY_DYNAMIC_DISPATCH(encode_plain)(format, from, elements, to);
+  set.encode_plain = [](const PlainTarget& to, const Numbers& from, std::uint64_t elements) {
+    return HWY_DYNAMIC_DISPATCH(encode_plain)(to, from, elements);
   };
-  set.encode_vllm = [](kv::Format format, const Numbers& from, std::uint64_t elements, std::byte* to) {
-    return HWY_DYNAMIC_DISPATCH(encode_vllm)(format, from, elements, to);
-  };
-  set.encode_amax = [](kv::Format codes, const Numbers& from, const Encoded& to) {
-    return HWY_DYNAMIC_DISPATCH(encode_amax)(codes, from, to);
+  set.encode_amax = [](const Numbers& from, const EncodedGroups& to) {
+    return HWY_DYNAMIC_DISPATCH(encode_amax)(from, to);
   };
   set.encode_affine = [](kv::Format codes, const Numbers& from, const Encoded& to) {
     return HWY_DYNAMIC_DISPATCH(encode_affine)(codes, from, to);

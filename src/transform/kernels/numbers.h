@@ -163,39 +163,73 @@ inline std::uint8_t f32_to_e8m0(float value) {
   return static_cast<std::uint8_t>(std::min((bits + 0x400000u) >> 23, 254u));
 }
 
-// Bounds of a format of integers.
-struct IntegerBounds {
+// The finite numbers of a format lie between these.
+struct Bounds {
   float lowest = 0, highest = 0;
 };
-constexpr IntegerBounds integer_bounds(kv::Format format) {
+constexpr Bounds bounds_of(kv::Format format) {
+  const auto symmetric = [](std::uint32_t bits) {
+    return Bounds{-std::bit_cast<float>(bits), std::bit_cast<float>(bits)};
+  };
   switch (format) {
+    case kv::Format::kF32:
+      return symmetric(kInfinity - 1);
+    case kv::Format::kF16:
+      return symmetric(kF16MaxBits);
+    case kv::Format::kBf16:
+      return symmetric(kBf16MaxBits);
+    case kv::Format::kE8m0:
+      return {0x1p-127f, 0x1p127f};
     case kv::Format::kI8:
       return {-128, 127};
     case kv::Format::kU8:
       return {0, 255};
     case kv::Format::kI4:
       return {-8, 7};
-    default:
+    case kv::Format::kU4:
       return {0, 15};
+    default:
+      return symmetric(small_float(format).largest_bits());
   }
 }
+inline bool is_beyond(float value, kv::Format format) {
+  const auto [lowest, highest] = bounds_of(format);
+  return value < lowest || value > highest;
+}
 inline std::uint8_t f32_to_integer(float value, kv::Format format) {
-  const auto [lowest, highest] = integer_bounds(format);
+  const auto [lowest, highest] = bounds_of(format);
   return static_cast<std::uint8_t>(static_cast<int>(std::nearbyint(std::clamp(value, lowest, highest))));
 }
 
 // The recipe "amax": the limit that the largest magnitude of a granule becomes.
 constexpr float amax_limit(kv::Format format) {
-  if (is_small_float(format)) return std::bit_cast<float>(small_float(format).largest_bits());
-  return integer_bounds(format).highest;
+  return bounds_of(format).highest;
+}
+inline constexpr float kLeastScale = 0x1p-126f;  // A smaller one has no finite inverse.
+// The smallest number of a scale's format that isn't below a scale of at least kLeastScale: so codes stay
+// within their limit. Infinite if f16 has none.
+inline float scale_up(float scale, kv::Format format) {
+  const auto bits = std::bit_cast<std::uint32_t>(scale);
+  switch (format) {
+    case kv::Format::kBf16:
+      return std::bit_cast<float>((bits + 0xffffu) & 0xffff0000u);
+    case kv::Format::kE8m0:
+      return std::bit_cast<float>((bits + 0x7fffffu) & kInfinity);
+    case kv::Format::kF16: {
+      const std::uint16_t nearest = f32_to_f16(scale);
+      return f16_to_f32(static_cast<std::uint16_t>(nearest + (f16_to_f32(nearest) < scale ? 1 : 0)));
+    }
+    default:
+      return scale;
+  }
 }
 struct Amax {
   float scale = 1, inverse = 1;
 };
-inline constexpr float kLeastScale = 0x1p-126f;  // A smaller one has no finite inverse.
-inline Amax amax_of(float largest, kv::Format format) {
-  const float scale = largest / amax_limit(format);
-  if (scale < kLeastScale) return {};
+inline Amax amax_of(float largest, kv::Format codes, kv::Format scale_format) {
+  const float least = largest / amax_limit(codes);
+  if (least < kLeastScale) return {};
+  const float scale = scale_up(least, scale_format);
   return {scale, 1.0f / scale};
 }
 

@@ -12,6 +12,7 @@
 #include "hwy/highway.h"
 #include "kv/format.h"
 #include "transform/kernels/numbers.h"
+#include "transform/kernels/rows_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace isthmus::transform::kernels::HWY_NAMESPACE {
@@ -61,6 +62,15 @@ HWY_INLINE hn::Vec<U32> magnitude_bits(hn::Vec<F32> value) {
 
 HWY_INLINE bool all_finite(hn::Vec<U32> largest) {
   return hn::AllFalse(U32(), hn::Gt(largest, hn::Set(U32(), kInfinity - 1)));
+}
+
+// Of values whose largest magnitude is known, as codes of a format.
+template <kv::Format kTo>
+HWY_INLINE Outcome outcome_of(hn::Vec<U32> largest) {
+  if (!all_finite(largest)) return Outcome::kNotFinite;
+  constexpr auto kHighest = std::bit_cast<std::uint32_t>(bounds_of(kTo).highest);
+  return hn::AllFalse(U32(), hn::Gt(largest, hn::Set(U32(), kHighest))) ? Outcome::kWhole
+                                                                        : Outcome::kSaturated;
 }
 
 // With F16C the machine converts; it quiets signalling NaNs, so what isn't finite is left to the steps.
@@ -229,7 +239,7 @@ HWY_INLINE hn::Vec<U32> plain_codes(hn::Vec<F32> value) {
     if constexpr (!kSmall.is_fnuz) return hn::Or(code, sign);
     return hn::IfThenZeroElse(hn::Eq(code, hn::Zero(u32)), hn::Or(code, sign));
   } else {
-    constexpr IntegerBounds kBounds = integer_bounds(kFormat);
+    constexpr Bounds kBounds = bounds_of(kFormat);
     const auto codes = low_byte_nearest(
         hn::Min(hn::Max(value, hn::Set(f32, kBounds.lowest)), hn::Set(f32, kBounds.highest)));
     return kFormat == kv::Format::kI4 ? hn::And(codes, hn::Set(u32, 0x0fu)) : codes;

@@ -16,6 +16,24 @@ struct Numbers {
   const std::byte* at = nullptr;
 };
 
+// Plain codes, of values that are divided by a static scale first.
+struct PlainTarget {
+  kv::Format format = kv::Format::kF32;
+  std::byte* at = nullptr;
+  float divisor = 1;       // Positive and finite; 1 for f32, f16, bf16, e8m0.
+  bool truncates = false;  // The recipe "vllm.cpu.fp8": e4m3fn and e5m2 only.
+};
+
+// How values became codes; of several, the worst counts.
+enum class Outcome : std::uint8_t {
+  kWhole,
+  kSaturated,  // Perhaps: a magnitude was above the format's largest number, and clamped if it was beyond.
+  kNotFinite,  // A value isn't finite, or e8m0 has none for it; what was written is unspecified.
+};
+inline Outcome worse(Outcome a, Outcome b) {
+  return a > b ? a : b;
+}
+
 // An array of stored elements that share scale and zero point in runs of `granule` elements.
 struct Scaled {
   const std::byte* codes = nullptr;
@@ -44,6 +62,15 @@ struct Encoded {
   std::uint32_t granule = 0;
 };
 
+// Codes [rows][dim] with a scale for each `granule` elements of `group` rows: [row groups][dim / granule].
+struct EncodedGroups {
+  kv::Format code_format = kv::Format::kI8, scale_format = kv::Format::kF32;
+  std::byte* codes = nullptr;
+  std::byte* scales = nullptr;
+  std::uint64_t rows = 0;
+  std::uint32_t dim = 0, granule = 0, group = 1;
+};
+
 // u8 codes [rows][dim], f32 scales and zero points [groups][dim].
 struct EncodedChannels {
   std::byte* codes = nullptr;
@@ -56,17 +83,15 @@ struct EncodedChannels {
 struct KernelSet {
   // f32 <- any format.
   void (*decode_plain)(kv::Format format, const std::byte* from, std::uint64_t elements, float* to);
-  // Plain f32, f16 or bf16 <- codes with scales; false if a number isn't finite, `to` is unspecified then
-  // unless it is f32.
-  bool (*decode_scaled)(const Scaled& from, kv::Format format, std::byte* to);
-  bool (*decode_channels)(const ScaledChannels& from, kv::Format format, std::byte* to);
-  // The encoders answer false if an input, a scale or a zero point isn't finite; `to` is unspecified then.
+  // Plain f32, f16 or bf16 <- codes with scales; f32 is written even if it isn't finite.
+  Outcome (*decode_scaled)(const Scaled& from, kv::Format format, std::byte* to);
+  Outcome (*decode_channels)(const ScaledChannels& from, kv::Format format, std::byte* to);
+  // Nearest even, or truncated; e8m0 takes positive values only. 4-bit codes: an even number of elements.
   // `to` may be `from` for equal formats.
-  // Nearest even to any format; e8m0 takes positive values only. 4-bit codes: an even number of elements.
-  bool (*encode_plain)(kv::Format format, const Numbers& from, std::uint64_t elements, std::byte* to);
-  bool (*encode_vllm)(kv::Format format, const Numbers& from, std::uint64_t elements, std::byte* to);
-  // Signed integer or 8-bit float codes, f32 scales; an even granule of 4-bit codes.
-  bool (*encode_amax)(kv::Format codes, const Numbers& from, const Encoded& to);
+  Outcome (*encode_plain)(const PlainTarget& to, const Numbers& from, std::uint64_t elements);
+  // The others answer false if an input, a scale or a zero point isn't finite; `to` is unspecified then.
+  // Signed integer or 8-bit float codes; scales in f32, f16, bf16 or e8m0.
+  bool (*encode_amax)(const Numbers& from, const EncodedGroups& to);
   // u8 codes, or u4 with an even granule; f32 scales and zero points.
   bool (*encode_affine)(kv::Format codes, const Numbers& from, const Encoded& to);
   bool (*encode_channels)(const Numbers& from, const EncodedChannels& to);

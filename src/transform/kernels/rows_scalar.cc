@@ -80,45 +80,49 @@ float decoded(const Scaled& from, std::uint64_t element, std::uint64_t granule) 
   return (code - zero) * scale;
 }
 
-bool decode_scaled(const Scaled& from, kv::Format format, std::byte* to) {
-  bool finite = true;
-  for (std::uint64_t i = 0; i < from.granules * from.granule; ++i) {
-    const float value = decoded(from, i, i / from.granule);
-    finite = finite && is_finite(value);
-    store_number(format, to, i, value);
-  }
-  return finite;
+Outcome outcome_of(float value, kv::Format format) {
+  if (!is_finite(value)) return Outcome::kNotFinite;
+  return is_beyond(value, format) ? Outcome::kSaturated : Outcome::kWhole;
 }
 
-bool decode_channels(const ScaledChannels& from, kv::Format format, std::byte* to) {
-  bool finite = true;
+Outcome decode_scaled(const Scaled& from, kv::Format format, std::byte* to) {
+  Outcome outcome = Outcome::kWhole;
+  for (std::uint64_t i = 0; i < from.granules * from.granule; ++i) {
+    const float value = decoded(from, i, i / from.granule);
+    outcome = worse(outcome, outcome_of(value, format));
+    store_number(format, to, i, value);
+  }
+  return outcome;
+}
+
+Outcome decode_channels(const ScaledChannels& from, kv::Format format, std::byte* to) {
+  Outcome outcome = Outcome::kWhole;
   for (std::uint64_t row = 0; row < from.rows; ++row) {
     for (std::uint32_t d = 0; d < from.dim; ++d) {
       const std::uint64_t at = row * from.dim + d;
       const float value = decoded(from.arrays, at, row / from.group * from.dim + d);
-      finite = finite && is_finite(value);
+      outcome = worse(outcome, outcome_of(value, format));
       store_number(format, to, at, value);
     }
   }
-  return finite;
+  return outcome;
 }
 
-bool encode_plain(kv::Format format, const Numbers& from, std::uint64_t elements, std::byte* to) {
+Outcome encode_plain(const PlainTarget& to, const Numbers& from, std::uint64_t elements) {
+  Outcome outcome = Outcome::kWhole;
   for (std::uint64_t i = 0; i < elements; ++i) {
-    const float value = number_at(from, i);
-    if (!is_finite(value) || (format == kv::Format::kE8m0 && value <= 0)) return false;
-    store_number(format, to, i, value);
+    const float given = number_at(from, i);
+    if (!is_finite(given) || (to.format == kv::Format::kE8m0 && given <= 0)) return Outcome::kNotFinite;
+    // A quotient may be infinite, and is clamped as any other.
+    const float value = to.divisor == 1.0f ? given : given / to.divisor;
+    if (is_beyond(value, to.format)) outcome = Outcome::kSaturated;
+    if (to.truncates) {
+      store(to.at + i, f32_to_vllm_fp8(value, to.format));
+    } else {
+      store_number(to.format, to.at, i, value);
+    }
   }
-  return true;
-}
-
-bool encode_vllm(kv::Format format, const Numbers& from, std::uint64_t elements, std::byte* to) {
-  for (std::uint64_t i = 0; i < elements; ++i) {
-    const float value = number_at(from, i);
-    if (!is_finite(value)) return false;
-    store(to + i, f32_to_vllm_fp8(value, format));
-  }
-  return true;
+  return outcome;
 }
 
 bool all_finite(const Numbers& from, std::uint64_t elements) {
@@ -190,13 +194,31 @@ float largest_of(const Numbers& from, std::uint64_t begin, std::uint64_t count) 
   return largest;
 }
 
-bool encode_amax(kv::Format codes, const Numbers& from, const Encoded& to) {
-  if (!all_finite(from, to.granules * to.granule)) return false;
-  for (std::uint64_t g = 0; g < to.granules; ++g) {
-    const Amax amax = amax_of(largest_of(from, g * to.granule, to.granule), codes);
-    store(to.scales + g * 4, amax.scale);
-    for (std::uint64_t i = g * to.granule; i < (g + 1) * to.granule; ++i) {
-      store_number(codes, to.codes, i, number_at(from, i) * amax.inverse);
+// Unit `unit` of the rows [first, first + count).
+bool encode_amax_unit(const Numbers& from, const EncodedGroups& to, std::uint64_t first, std::uint64_t count,
+                      std::uint64_t unit) {
+  const auto begin = [&](std::uint64_t row) { return row * to.dim + unit * to.granule; };
+  float largest = 0;
+  for (std::uint64_t row = first; row < first + count; ++row) {
+    largest = std::max(largest, largest_of(from, begin(row), to.granule));
+  }
+  const Amax amax = amax_of(largest, to.code_format, to.scale_format);
+  if (!is_finite(amax.scale)) return false;
+  store_number(to.scale_format, to.scales, first / to.group * (to.dim / to.granule) + unit, amax.scale);
+  for (std::uint64_t row = first; row < first + count; ++row) {
+    for (std::uint64_t i = begin(row); i < begin(row) + to.granule; ++i) {
+      store_number(to.code_format, to.codes, i, number_at(from, i) * amax.inverse);
+    }
+  }
+  return true;
+}
+
+bool encode_amax(const Numbers& from, const EncodedGroups& to) {
+  if (!all_finite(from, to.rows * to.dim)) return false;
+  for (std::uint64_t first = 0; first < to.rows; first += to.group) {
+    const std::uint64_t count = std::min<std::uint64_t>(to.group, to.rows - first);
+    for (std::uint64_t unit = 0; unit < to.dim / to.granule; ++unit) {
+      if (!encode_amax_unit(from, to, first, count, unit)) return false;
     }
   }
   return true;
@@ -264,7 +286,6 @@ const KernelSet& scalar_kernels() {
                                   .decode_scaled = decode_scaled,
                                   .decode_channels = decode_channels,
                                   .encode_plain = encode_plain,
-                                  .encode_vllm = encode_vllm,
                                   .encode_amax = encode_amax,
                                   .encode_affine = encode_affine,
                                   .encode_channels = encode_channels,

@@ -126,26 +126,26 @@ def movable(form, dim):
 
 
 def decodable(form, dim):
-    if not movable(form, dim) or form.operation == "q*c":
+    if not movable(form, dim):
         return False
     if form.operation == "q":
         return True
-    scaled = form.scale in FLOATS or form.scale == "e8m0"
+    scaled = form.operation == "q*c" or form.scale in FLOATS or form.scale == "e8m0"
     has_zero = form.operation != "(q-z)*s" or form.zero in FLOATS
-    has_numbers = form.codes in INTEGERS or form.codes in SMALL_FLOATS
-    return has_numbers and scaled and has_zero and (form.granule_tokens == 1 or form.granule_dim == 1)
+    return form.codes in INTEGERS + SMALL_FLOATS and scaled and has_zero
 
 
 def encodable(form, dim):
     if not movable(form, dim):
         return False
-    if form.operation == "q":
+    if form.operation == "q*c" and form.codes not in INTEGERS + SMALL_FLOATS:
+        return False
+    if form.operation in ("q", "q*c"):
         is_vllm = form.recipe == "vllm.cpu.fp8" and form.codes in ("e4m3fn", "e5m2")
         return form.codes in FLOATS or form.recipe == "nearest_even" or is_vllm
     if form.recipe == "amax":
         is_signed = form.codes in SMALL_FLOATS or form.codes in ("i8", "i4")
-        whole = layout.BITS[form.codes] >= 8 or form.granule_dim % 2 == 0
-        return (form.operation, form.scale, form.granule_tokens) == ("q*s", "f32", 1) and is_signed and whole
+        return form.operation == "q*s" and is_signed and form.scale in (*FLOATS, "e8m0")
     if form.recipe not in MADE:
         return False
     codes, operation, scale, granule, spans, high = MADE[form.recipe]
@@ -182,15 +182,22 @@ def doubled(form):
     return [struct.unpack("<I", struct.pack("<f", value))[0] for value in values]
 
 
+def keeps_codes(source, target):
+    """Static scales under which codes stay as they are."""
+    if (source.operation, target.operation) != ("q*c", "q*c"):
+        return False
+    same_codes = source.codes == target.codes and source.static == target.static
+    halved = (source.codes, target.codes) == ("e4m3fn", "e4m3fnuz") and doubled(source) == target.static
+    return same_codes or halved
+
+
 def restores(source, target, steps):
     if not steps and source.text() == target.text():
         return True
     if "hadamard" in steps:
         return False
     if source.operation == "q*c" and target.operation == "q*c":
-        same_codes = source.codes == target.codes and source.static == target.static
-        halved = (source.codes, target.codes) == ("e4m3fn", "e4m3fnuz") and doubled(source) == target.static
-        return same_codes or halved
+        return keeps_codes(source, target)
     if target.operation != "q" or source.operation in ("(q-z)*s", "q*c"):
         return False
     if source.operation == "q":
@@ -271,6 +278,8 @@ class Negotiation:
             self.convert.append(path)
         if same and not steps:
             can = movable(source, component.dim)
+        elif steps is not None and "hadamard" not in steps and keeps_codes(source, target):
+            can = decodable(source, component.dim)
         else:
             can = decodable(source, component.dim) and encodable(target, component.dim)
         exact = steps is not None and restores(source, target, steps)
