@@ -52,6 +52,7 @@ kv::Policy Fleet::policy(const Model& model) const {
   kv::Policy policy;
   policy.exactness = model.exactness;
   policy.roundings_max = model.roundings_max;
+  policy.non_finite = model.non_finite;
   policy.qualifications = qualifications;
   return policy;
 }

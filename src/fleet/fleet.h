@@ -33,6 +33,7 @@ struct Model {
   std::string name;  // As clients name it.
   kv::Exactness exactness = kv::Exactness::kLossless;
   std::uint32_t roundings_max = 1;
+  kv::NonFinite non_finite = kv::NonFinite::kRefuse;  // Infinities and NaNs that a conversion meets.
   OnFailure on_failure = OnFailure::kRecompute;
   std::optional<Duration> ttft_slo;  // slo.ttft_p90: time to first token; the router counts answers over it.
 };

@@ -21,7 +21,7 @@ constexpr const char* kGood = R"yaml(
 fleet: demo
 key: file:fleet.key
 models:
-  smollm2: {policy: bounded, on_failure: fail, roundings_max: 2, slo: {ttft_p90: 2s}}
+  smollm2: {policy: bounded, on_failure: fail, roundings_max: 2, non_finite: replace, slo: {ttft_p90: 2s}}
   other: {}
 workers:
   - {name: p1, role: prefill, model: smollm2, url: "http://127.0.0.1:8001", engine: llamacpp}
@@ -68,6 +68,7 @@ TEST(Fleet, ReadsModelsWorkersAndRecords) {
   EXPECT_EQ(fleet->workers[1].plane, "west");
   const kv::Policy policy = fleet->policy(model);
   EXPECT_EQ(policy.roundings_max, 2u);
+  EXPECT_EQ(policy.non_finite, kv::NonFinite::kReplace);
   ASSERT_EQ(policy.qualifications.size(), 1u);
   EXPECT_EQ(policy.qualifications[0].decode_recipe, "openvino/gguf-q4_1");
   EXPECT_DOUBLE_EQ(policy.qualifications[0].kl_engines, 1e-3);

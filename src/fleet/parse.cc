@@ -194,7 +194,7 @@ Result<Model> model_of(const Member& member) {
   Model model;
   ISTHMUS_TRY(model.name, name_of({YAML::Node(member.key), member.value.path, member.value.origin}));
   ISTHMUS_TRY(const Fields fields,
-              Fields::of(member.value, {"policy", "on_failure", "roundings_max", "slo"}));
+              Fields::of(member.value, {"policy", "on_failure", "roundings_max", "non_finite", "slo"}));
   if (const Value* value = fields.find("policy")) {
     ISTHMUS_TRY(model.exactness,
                 choice_of<kv::Exactness>(*value, {{"lossless", kv::Exactness::kLossless},
@@ -208,6 +208,10 @@ Result<Model> model_of(const Member& member) {
   if (const Value* value = fields.find("roundings_max")) {
     constexpr std::uint32_t kRoundingsMax = 16;
     ISTHMUS_TRY(model.roundings_max, count_of(*value, kRoundingsMax));
+  }
+  if (const Value* value = fields.find("non_finite")) {
+    ISTHMUS_TRY(model.non_finite, choice_of<kv::NonFinite>(*value, {{"refuse", kv::NonFinite::kRefuse},
+                                                                    {"replace", kv::NonFinite::kReplace}}));
   }
   if (const Value* value = fields.find("slo")) {
     ISTHMUS_TRY(const Fields slo, Fields::of(*value, {"ttft_p90"}));
