@@ -15,6 +15,7 @@
 # yaml-cpp::yaml-cpp (0.7)      fleet              MIT              the fleet file
 # CLI11::CLI11 (2.1)            cli                BSD-3-Clause     command line
 # hwy::hwy (1.0)                transform          Apache-2.0       portable SIMD kernels
+# zstd::zstd (1.5)              codec              BSD-3-Clause     compression of chunks
 # llama::llama (0.5.0-dev)      engine/llamacpp    MIT              embedded engine, pinned source; static
 # openvino::runtime (2026.4.1)  engine/openvino    Apache-2.0       embedded engine, from the pinned wheel
 # openvino::frontend::gguf      engine/openvino    Apache-2.0       reads GGUF; links openvino::runtime
@@ -31,6 +32,8 @@ find_package(spdlog REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 add_library(xxhash::xxhash ALIAS PkgConfig::xxhash)
+pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
+add_library(zstd::zstd ALIAS PkgConfig::zstd)
 find_package(Boost 1.81 REQUIRED)
 find_package(Protobuf REQUIRED)
 find_package(yaml-cpp REQUIRED)

@@ -51,10 +51,10 @@ Result<kvs::State> load(const std::string& path, const char* command) {
   return kvs::load(reader, progress_of(fmt::format("{}: reading", command)));
 }
 
-Result<Digest128> save(const kvs::State& state, const std::string& path, const char* command) {
-  ISTHMUS_TRY(kvs::OutputFile file, kvs::OutputFile::create(path));
-  ISTHMUS_TRY(const Digest128 root,
-              kvs::save(state, file.writer(), progress_of(fmt::format("{}: writing", command))));
+Result<Digest128> save(const kvs::State& state, const KvCommand& values, const char* command) {
+  ISTHMUS_TRY(kvs::OutputFile file, kvs::OutputFile::create(values.output));
+  ISTHMUS_TRY(const Digest128 root, kvs::save(state, file.writer(), values.compression,
+                                              progress_of(fmt::format("{}: writing", command))));
   ISTHMUS_TRY(file.close());
   return root;
 }
@@ -76,6 +76,7 @@ json::Value manifest_json(const kvs::Reader& reader) {
                        {"note", manifest.note},
                        {"chunks", reader.plan()->chunk_count()},
                        {"bytes", reader.plan()->total_bytes()},
+                       {"compressed", reader.is_compressed()},
                        {"plan", reader.plan()->digest().hex()},
                        {"descriptor_digest", manifest.descriptor.digest().hex()},
                        {"descriptor", std::move(lines)}});
@@ -89,6 +90,7 @@ std::string manifest_text(const kvs::Reader& reader, const std::string& path) {
                   manifest.tokens.size() == 1 ? "1 token" : fmt::format("{} tokens", manifest.tokens.size()),
                   degrees_text(manifest.descriptor), reader.plan()->chunk_count(),
                   static_cast<double>(reader.plan()->total_bytes()) / (1 << 20));
+  if (reader.is_compressed()) text += "  chunks       compressed by zstd where that is smaller\n";
   text += fmt::format("  token chain  {}\n", manifest.chain ? manifest.chain->hex() : "not known");
   if (!manifest.note.empty()) text += fmt::format("  note         {}\n", manifest.note);
   text += fmt::format("  plan         {}\n  descriptor   {}\n", reader.plan()->digest().hex(),
@@ -98,19 +100,27 @@ std::string manifest_text(const kvs::Reader& reader, const std::string& path) {
   return text;
 }
 
+// `counts` of a conversion, null for a sample.
 int written(const char* command, const Result<Digest128>& root, const KvCommand& values,
-            const kvs::State& state) {
+            const kvs::State& state, const transform::ConversionCounts* counts) {
   if (!root.ok()) return fail(command, root.error(), exit_of(root.error()));
   if (values.json) {
-    print_line(json::object({{"file", values.output},
-                             {"root", root->hex()},
-                             {"descriptor_digest", state.manifest.descriptor.digest().hex()}})
-                   .dump());
-  } else {
-    print_line(fmt::format("{}: {}, tokens [{}, {}), {}; root {}", values.output, values.storage,
-                           state.manifest.tokens.begin, state.manifest.tokens.end,
-                           degrees_text(state.manifest.descriptor), root->hex()));
+    json::Object line{{"file", values.output},
+                      {"root", root->hex()},
+                      {"descriptor_digest", state.manifest.descriptor.digest().hex()}};
+    if (counts != nullptr) {
+      line.emplace_back("saturated", counts->saturated);
+      line.emplace_back("non_finite", counts->non_finite);
+    }
+    print_line(json::Value(std::move(line)).dump());
+    return kExitOk;
   }
+  print_line(fmt::format("{}: {}, tokens [{}, {}), {}; root {}", values.output, values.storage,
+                         state.manifest.tokens.begin, state.manifest.tokens.end,
+                         degrees_text(state.manifest.descriptor), root->hex()));
+  if (counts != nullptr)
+    print_line(fmt::format("values clamped: {}, not finite and replaced: {}", counts->saturated,
+                           counts->non_finite));
   return kExitOk;
 }
 
@@ -136,22 +146,23 @@ int run_sample(const KvCommand& command) {
   };
   const auto state = make();
   if (!state.ok()) return fail("sample", state.error());
-  return written("sample", save(*state, command.output, "sample"), command, *state);
+  return written("sample", save(*state, command, "sample"), command, *state, nullptr);
 }
 
 int run_convert(const KvCommand& command) {
-  const auto make = [&]() -> Result<kvs::State> {
+  const auto make = [&]() -> Result<kvs::Converted> {
     ISTHMUS_TRY(const kv::Storage* storage, kv::find_storage(command.storage));
     ISTHMUS_TRY(const kvs::State from, load(command.input, "convert"));
     ISTHMUS_TRY(const kv::Descriptor to,
                 kvs::stored_as(from.manifest.descriptor, *storage, command.block_tokens, command.degrees));
     kv::Policy policy;
     policy.exactness = command.exactness;
-    return kvs::convert(from, to, policy, progress_of("convert"));
+    policy.non_finite = command.non_finite;
+    return kvs::convert(from, to, policy, command.threads, progress_of("convert"));
   };
-  const auto state = make();
-  if (!state.ok()) return fail("convert", state.error(), exit_of(state.error()));
-  return written("convert", save(*state, command.output, "convert"), command, *state);
+  const auto made = make();
+  if (!made.ok()) return fail("convert", made.error(), exit_of(made.error()));
+  return written("convert", save(made->state, command, "convert"), command, made->state, &made->counts);
 }
 
 int run_verify(const KvCommand& command) {

@@ -7,6 +7,7 @@
 
 #include "kv/descriptor.h"
 #include "kv/negotiate.h"
+#include "kvs/manifest.h"
 #include "transform/ranks.h"
 
 namespace isthmus::cli {
@@ -19,6 +20,9 @@ struct KvCommand {
   std::uint32_t block_tokens = 0;  // 0: the storage's usual block.
   transform::Degrees degrees;
   kv::Exactness exactness = kv::Exactness::kBounded;
+  kv::NonFinite non_finite = kv::NonFinite::kRefuse;
+  std::uint32_t threads = 1;  // That convert.
+  kvs::Compression compression = kvs::Compression::kNone;
   std::uint32_t layers = 2, heads = 2, dim = 64;  // Of a sample, and what follows.
   kv::TokenRange tokens{0, 300};
   std::uint64_t seed = 1;

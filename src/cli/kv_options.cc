@@ -4,8 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <map>
+#include <thread>
 
 #include "cli/options.h"
 
@@ -16,6 +18,12 @@ const std::map<std::string, kv::Exactness> kExactness = {{"lossless", kv::Exactn
                                                          {"bounded", kv::Exactness::kBounded},
                                                          {"unqualified", kv::Exactness::kUnqualified}};
 
+const std::map<std::string, kv::NonFinite> kNonFinite = {{"refuse", kv::NonFinite::kRefuse},
+                                                         {"replace", kv::NonFinite::kReplace}};
+
+const std::map<std::string, kvs::Compression> kCompression = {{"none", kvs::Compression::kNone},
+                                                              {"zstd", kvs::Compression::kZstd}};
+
 constexpr const char* kSampleExamples =
     "The same seed gives the same numbers whatever layout, blocks and ranks.\n"
     "\n"
@@ -24,12 +32,12 @@ constexpr const char* kSampleExamples =
     "  isthmus kv sample vllm:flash_nhd b.kvs --layers 8 --heads 8 --dim 128 --tokens 100..1300 --ranks 4x2";
 
 constexpr const char* kConvertExamples =
-    "Redistributes and converts as a handoff would, reads back what was placed, writes a new file.\n"
-    "Exit code 5 if the policy forbids it.\n"
+    "Redistributes and converts as a handoff would, reads back what was placed, writes a new file, and says\n"
+    "how many values were clamped to the new format's largest. Exit code 5 if the policy forbids it.\n"
     "\n"
     "Examples:\n"
     "  isthmus kv convert a.kvs openvino:u8 b.kvs\n"
-    "  isthmus kv convert a.kvs sglang:page b.kvs --block 16 --ranks 3x1 --policy lossless\n"
+    "  isthmus kv convert a.kvs sglang:page b.kvs --block 16 --ranks 3x1 --policy lossless --compress zstd\n"
     "  isthmus kv convert a.kvs vllm:flash_nhd b.kvs --ranks 2x1 --context 4 --run 64";
 
 constexpr const char* kLiveExamples =
@@ -112,6 +120,10 @@ void KvOptions::add_shape(CLI::App& app, const char* target) {
   app.add_option("--block", command_.block_tokens, "Tokens a block; the storage's usual ones if not given")
       ->check(CLI::Range(1, 65536))
       ->type_name("TOKENS");
+  app.add_option("--compress", compression_, "Chunks that get smaller by it; others are stored as they are")
+      ->check(CLI::IsMember(kCompression))
+      ->type_name("none|zstd")
+      ->capture_default_str();
   app.add_flag("--json", command_.json, "One JSON object");
 }
 
@@ -122,6 +134,14 @@ void KvOptions::add_convert(CLI::App& kv) {
   app->add_option("--policy", policy_, "What may change: lossless, bounded, unqualified")
       ->check(CLI::IsMember(kExactness))
       ->type_name("POLICY")
+      ->capture_default_str();
+  app->add_option("--non-finite", non_finite_, "Infinities and NaNs: refuse the file, or replace and count")
+      ->check(CLI::IsMember(kNonFinite))
+      ->type_name("refuse|replace")
+      ->capture_default_str();
+  command_.threads = std::max(1u, std::thread::hardware_concurrency());
+  app->add_option("--threads", command_.threads, "That convert; the file is the same for any number")
+      ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app->footer(kConvertExamples);
   apps_.emplace_back(app, KvCommand::What::kConvert);
@@ -212,6 +232,8 @@ const KvCommand* KvOptions::parsed(std::string& error) {
     if (!app->parsed()) continue;
     command_.what = what;
     command_.exactness = kExactness.at(policy_);
+    command_.non_finite = kNonFinite.at(non_finite_);
+    command_.compression = kCompression.at(compression_);
     if (!parse_ranks(ranks_, command_.degrees))
       error = fmt::format("kv {}: --ranks \"{}\" isn't TENSORxPIPELINE, as 4x2", app->get_name(), ranks_);
     if (!parse_tokens(tokens_, command_.tokens))

@@ -30,7 +30,8 @@ class KvOptions {
   void add_shape(CLI::App& app, const char* target);
 
   KvCommand command_;
-  std::string ranks_ = "1x1", policy_ = "bounded", tokens_ = "300";
+  std::string ranks_ = "1x1", policy_ = "bounded", tokens_ = "300", non_finite_ = "refuse",
+              compression_ = "none";
   std::vector<std::pair<CLI::App*, KvCommand::What>> apps_;
   LiveCommand live_;
   std::string live_engine_, live_policy_ = "lossless";

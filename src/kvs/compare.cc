@@ -27,7 +27,8 @@ Result<State> with_whole_tiles(State state) {
   kv::Descriptor to = state.manifest.descriptor;
   if (std::ranges::all_of(to.partition, &kv::RankBox::has_all_tokens)) return state;
   ISTHMUS_TRY(transform::split_ranks(to, {}));
-  return convert(state, to, {});
+  ISTHMUS_TRY(Converted made, convert(state, to, {}));
+  return std::move(made.state);
 }
 
 // Digests as packed from memory that was read back against the file's.
@@ -98,7 +99,8 @@ Result<State> as_numbers(const State& state, const kv::Descriptor& pairing) {
   ISTHMUS_TRY(transform::split_ranks(to, {}));
   kv::Policy policy;
   policy.exactness = kv::Exactness::kUnqualified;
-  return convert(state, to, policy);
+  ISTHMUS_TRY(Converted made, convert(state, to, policy));
+  return std::move(made.state);
 }
 
 // Rows of one layer, `[token][head][dim]`.

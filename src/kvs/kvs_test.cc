@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "kvs/compare.h"
 #include "kvs/file.h"
 #include "kvs/state.h"
+#include "wire/chunk_header.h"
 
 namespace isthmus::kvs {
 namespace {
@@ -31,12 +33,13 @@ Manifest manifest_of(const char* storage, kv::TokenRange tokens, transform::Degr
   return manifest;
 }
 
-Bytes saved(const State& state) {
+Bytes saved(const State& state, Compression compression = Compression::kNone) {
   Bytes bytes;
-  const auto root = save(state, [&](std::span<const std::byte> more) {
+  const auto write = [&](std::span<const std::byte> more) {
     bytes.insert(bytes.end(), more.begin(), more.end());
     return ok_status();
-  });
+  };
+  const auto root = save(state, write, compression);
   EXPECT_TRUE(root.ok()) << (root.ok() ? "" : root.error().text());
   return bytes;
 }
@@ -119,17 +122,23 @@ TEST(Kvs, AHybridStateIsSavedConvertedAndCompared) {
   const kv::Descriptor other =
       stored_as(manifest.descriptor, **kv::find_storage("sglang:page"), 0, {.tensor = 4}).value();
   EXPECT_EQ(other.representation[1], manifest.descriptor.representation[1]);
-  const Result<State> converted = convert(loaded, other, {});
+  const Result<Converted> converted = convert(loaded, other, {});
   ASSERT_TRUE(converted.ok()) << converted.error().text();
-  const Bytes elsewhere = saved(*converted);
+  const Bytes elsewhere = saved(converted->state);
   Reader x = Reader::open(reading(bytes), bytes.size()).value();
   Reader y = Reader::open(reading(elsewhere), elsewhere.size()).value();
   EXPECT_TRUE(compare(x, y)->is_same_state());
   EXPECT_FALSE(stored_as(manifest.descriptor, **kv::find_storage("vllm:mla_bf16"), 0, {}).ok());
 }
 
-TEST(Kvs, AFileWithAnyByteDamagedIsRefused) {
-  const Bytes good = saved(sample(manifest_of("openvino:u8", {0, 3}), 7).value());
+class WholeFile : public testing::TestWithParam<Compression> {};
+INSTANTIATE_TEST_SUITE_P(Kvs, WholeFile, testing::Values(Compression::kNone, Compression::kZstd),
+                         [](const auto& each) {
+                           return each.param == Compression::kNone ? "Plain" : "Zstd";
+                         });
+
+TEST_P(WholeFile, WithAnyByteDamagedIsRefused) {
+  const Bytes good = saved(sample(manifest_of("llamacpp:f32", {0, 3}), 7).value(), GetParam());
   ASSERT_TRUE(verified(good).ok());
   Bytes bad = good;
   for (std::size_t at = 0; at < bad.size(); ++at) {
@@ -139,8 +148,8 @@ TEST(Kvs, AFileWithAnyByteDamagedIsRefused) {
   }
 }
 
-TEST(Kvs, AFileThatEndsEarlyOrLateIsRefused) {
-  const Bytes good = saved(sample(manifest_of("openvino:u8", {0, 3}), 7).value());
+TEST_P(WholeFile, ThatEndsEarlyOrLateIsRefused) {
+  const Bytes good = saved(sample(manifest_of("llamacpp:f32", {0, 3}), 7).value(), GetParam());
   for (std::size_t size = 0; size < good.size(); size += size < 4000 ? 1 : 97) {
     const Bytes bad(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size));
     ASSERT_EQ(verified(bad).code(), Code::kMalformed) << size;
@@ -148,6 +157,44 @@ TEST(Kvs, AFileThatEndsEarlyOrLateIsRefused) {
   Bytes longer = good;
   longer.push_back(std::byte{0});
   EXPECT_EQ(verified(longer).code(), Code::kMalformed);
+}
+
+TEST(Kvs, ACompressedFileIsSmallerAndHoldsTheSameState) {
+  for (const char* storage : {"llamacpp:f32", "llamacpp:f16_v_transposed", "openvino:u8", "openvino:u4",
+                              "llamacpp:q8_0", "vllm:flash_nhd_fp8"}) {
+    SCOPED_TRACE(storage);
+    Manifest manifest = manifest_of(storage, {32, 300});
+    const State state = sample(std::move(manifest), 7).value();
+    const Bytes plain = saved(state), packed = saved(state, Compression::kZstd);
+    EXPECT_LE(packed.size(), plain.size());
+    if (storage == std::string("llamacpp:f32")) EXPECT_LT(packed.size(), plain.size() * 9 / 10);
+    EXPECT_EQ(verified(packed).value(), verified(plain).value());
+    Reader reader = Reader::open(reading(packed), packed.size()).value();
+    EXPECT_TRUE(reader.is_compressed());
+    EXPECT_EQ(load(reader).value().bytes, state.bytes);
+  }
+}
+
+// A frame whose checksums are right, and which holds something else.
+TEST(Kvs, AFrameThatIsNotTheBodysIsRefused) {
+  const Bytes good = saved(sample(manifest_of("llamacpp:f32", {0, 3}), 7).value(), Compression::kZstd);
+  const std::span<const std::byte> all = good;
+  const std::size_t header = kHeadBytes + load_le<std::uint32_t>(all.subspan(12));
+  ASSERT_EQ(load_le<std::uint32_t>(all.subspan(header + 84)), 1u) << "its codec";
+  const auto stored = load_le<std::uint64_t>(all.subspan(header + 112));
+  const std::size_t tiles = load_le<std::uint32_t>(all.subspan(header + 128));
+  const std::size_t body = header + wire::kChunkFixedBytes + tiles * wire::kTileDigestBytes;
+  for (const std::size_t at : {std::size_t{0}, std::size_t{4}, std::size_t{20}, stored / 2, stored - 1}) {
+    Bytes bad = good;
+    bad[body + at] ^= std::byte{0x41};
+    const std::span<std::byte> fixed = std::span(bad).subspan(header, wire::kChunkFixedBytes);
+    store_le(fixed.subspan(120), digest64(std::span<const std::byte>(bad).subspan(body, stored)));
+    store_le(fixed.last(8), digest64(std::span<const std::byte>(fixed).first(fixed.size() - 8)));
+    const auto result = verified(bad);
+    ASSERT_FALSE(result.ok()) << at;
+    EXPECT_TRUE(result.code() == Code::kMalformed || result.code() == Code::kCorrupt)
+        << result.error().text();
+  }
 }
 
 // A manifest that says something else, with its checksum right.
@@ -177,8 +224,8 @@ TEST_F(Lies, AboutTokens) {
   expect_refused(Code::kInvalidArgument, "is empty");
 }
 TEST_F(Lies, AboutFlagsAndChain) {
-  say(16, std::uint32_t{2});
-  expect_refused(Code::kMalformed, "flags 0x2 are unknown");
+  say(16, std::uint32_t{5});
+  expect_refused(Code::kMalformed, "flags 0x5 are unknown");
   say(16, std::uint32_t{0});
   expect_refused(Code::kMalformed, "a token chain that its flag denies");
 }
@@ -216,7 +263,7 @@ TEST(Kvs, AConvertedStateIsTheSameStateElsewhere) {
   ASSERT_TRUE(to.ok()) << to.error().text();
   const auto other = convert(state, *to, {});
   ASSERT_TRUE(other.ok()) << other.error().text();
-  const Bytes a = saved(state), b = saved(*other);
+  const Bytes a = saved(state), b = saved(other->state);
   Reader x = Reader::open(reading(a), a.size()).value(), y = Reader::open(reading(b), b.size()).value();
   const Comparison comparison = compare(x, y).value();
   EXPECT_TRUE(comparison.is_same_state());
@@ -232,7 +279,7 @@ TEST(Kvs, WhatALossyConversionChangedIsMeasured) {
   kv::Policy policy;
   EXPECT_EQ(convert(state, *to, policy).code(), Code::kIncompatible);
   policy.exactness = kv::Exactness::kBounded;
-  const State other = convert(state, *to, policy).value();
+  const State other = convert(state, *to, policy).value().state;
   const Bytes a = saved(state), b = saved(other);
   Reader x = Reader::open(reading(a), a.size()).value(), y = Reader::open(reading(b), b.size()).value();
   const Comparison comparison = compare(x, y).value();
@@ -241,6 +288,22 @@ TEST(Kvs, WhatALossyConversionChangedIsMeasured) {
   EXPECT_GT(comparison.numbers[0].rms, 1e-4);
   EXPECT_LT(comparison.numbers[0].rms, 0.01);
   EXPECT_THAT(comparison.numbers[0].where, HasSubstr("layer "));
+}
+
+TEST(Kvs, WhatAConversionClampedIsCounted) {
+  State state = sample(manifest_of("llamacpp:f32", {0, 40}), 7).value();
+  const kv::RegionMemory& memory = state.ranks[0].groups[0].memory[0];
+  const std::span<float> values = view_as<float>(std::span(memory.base, memory.bytes));
+  values[5] = 1e9f;
+  values[6] = -65536;
+  const auto to = stored_as(state.manifest.descriptor, *kv::find_storage("openvino:f16").value(), 0, {});
+  kv::Policy policy{.exactness = kv::Exactness::kBounded, .qualifications = {}};
+  EXPECT_EQ(convert(state, *to, policy)->counts, (transform::ConversionCounts{2, 0}));
+  values[7] = -std::numeric_limits<float>::infinity();
+  values[8] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(convert(state, *to, policy).code(), Code::kCorrupt);
+  policy.non_finite = kv::NonFinite::kReplace;
+  EXPECT_EQ(convert(state, *to, policy)->counts, (transform::ConversionCounts{3, 2}));
 }
 
 TEST(Kvs, OneChangedElementIsNamedByItsTile) {

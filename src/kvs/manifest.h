@@ -8,9 +8,11 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/digest.h"
 #include "base/status.h"
+#include "codec/zstd_planes.h"
 #include "kv/descriptor.h"
 #include "transform/plan.h"
 
@@ -23,6 +25,9 @@ inline constexpr std::size_t kHeadBytes = 24;           // Magic, version, manif
 inline constexpr std::size_t kEndBytes = 32;            // Magic, chunk count, root, checksum.
 inline constexpr std::uint32_t kManifestBytesMax = 8u << 20;
 inline constexpr std::size_t kNoteBytesMax = 255;
+inline constexpr std::uint32_t kHasChain = 1, kIsCompressed = 2;  // Flags.
+
+enum class Compression : std::uint8_t { kNone, kZstd };
 
 struct Manifest {
   kv::Descriptor descriptor;
@@ -35,7 +40,10 @@ struct Manifest {
 // own. Errors: those of Descriptor::validate and Plan::make.
 Result<std::shared_ptr<const transform::Plan>> plan_of(const Manifest& manifest);
 
-// Bytes of a whole file with `head` bytes before its first chunk.
+// Arrays of a chunk's body whose elements' bytes a codec keeps apart.
+void plane_arrays(const transform::Chunk& chunk, std::vector<codec::PlaneArray>& arrays);
+
+// Bytes of a whole file with `head` bytes before its first chunk and nothing compressed.
 std::uint64_t file_bytes(const transform::Plan& plan, std::uint64_t head);
 
 }  // namespace isthmus::kvs

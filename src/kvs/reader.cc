@@ -18,6 +18,7 @@ namespace {
 
 // As the file states them; compared, never used for a size.
 struct Stated {
+  bool is_compressed = false;
   Digest128 plan;
   std::uint32_t chunks = 0;
 };
@@ -53,9 +54,12 @@ Status read_fields(std::span<const std::byte> bytes, Manifest& manifest, Stated&
   manifest.note = reader.text(kNoteBytesMax);
   const auto length = reader.number<std::uint32_t>();
   if (!reader.ok()) return malformed("manifest: it ends within its fields, or the note is too long");
-  if (flags > 1) return malformed(fmt::format("manifest: flags {:#x} are unknown", flags));
-  if (flags == 0 && chain != Digest128{}) return malformed("manifest: a token chain that its flag denies");
-  if (flags == 1) manifest.chain = chain;
+  if ((flags & ~(kHasChain | kIsCompressed)) != 0)
+    return malformed(fmt::format("manifest: flags {:#x} are unknown", flags));
+  const bool has_chain = (flags & kHasChain) != 0;
+  if (!has_chain && chain != Digest128{}) return malformed("manifest: a token chain that its flag denies");
+  if (has_chain) manifest.chain = chain;
+  stated.is_compressed = (flags & kIsCompressed) != 0;
   const bool is_printable =
       std::all_of(manifest.note.begin(), manifest.note.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
   if (!is_printable) return malformed("manifest: note: a character that isn't printable");
@@ -95,11 +99,19 @@ Result<Reader> Reader::open(ReadExactly read, std::uint64_t size) {
     return malformed(fmt::format("manifest: plan digest {} where descriptor and tokens give {}",
                                  stated.plan.hex(), reader.plan_->digest().hex()));
   }
-  if (const std::uint64_t wanted = file_bytes(*reader.plan_, kHeadBytes + length); wanted != size) {
-    return malformed(fmt::format("size {} where the manifest's plan takes {} bytes", size, wanted));
+  // Compressed chunks only make it smaller, but each has its header still.
+  const std::uint64_t most = file_bytes(*reader.plan_, kHeadBytes + length);
+  const std::uint64_t least = stated.is_compressed ? most - reader.plan_->total_bytes() : most;
+  if (size > most || size < least) {
+    return malformed(fmt::format("size {} where the manifest's plan takes {} bytes", size, most));
   }
   reader.read_ = std::move(read);
+  reader.left_ = size - kHeadBytes - length;
   reader.body_.resize(reader.plan_->body_bytes_max());
+  if (stated.is_compressed) {
+    reader.stored_.resize(reader.plan_->body_bytes_max());
+    reader.decoder_.emplace(reader.plan_->body_bytes_max());
+  }
   return reader;
 }
 
@@ -114,13 +126,27 @@ Result<ReadChunk> Reader::next() {
     return malformed(fmt::format("chunk {}: its header is of chunk {} of plan {}", chunk.index, header->index,
                                  header->plan.hex()));
   }
-  ISTHMUS_TRY(wire::equal_geometry(*header, {chunk.group, chunk.box, chunk.body_bytes, chunk.tile_count()}));
-  ISTHMUS_TRY(read_(std::span(body_).first(chunk.body_bytes)));
+  ISTHMUS_TRY(wire::equal_geometry(
+      *header, {chunk.group, chunk.box, chunk.body_bytes, chunk.tile_count(), is_compressed()}));
+  ISTHMUS_TRY(read_body(chunk, *header));
+  left_ -= header_.size() + header->stored_bytes;
   tiles_ = std::move(header->tiles);
   ISTHMUS_TRY(check_body(chunk));
   for (std::size_t i = 0; i < tiles_.size(); ++i) root_.add(plan_->tile_key(chunk, i), tiles_[i]);
   ++next_;
   return ReadChunk{chunk, std::span(body_).first(chunk.body_bytes), tiles_};
+}
+
+// Raw, into body_. The header is the plan's, so no length is above the body's.
+Status Reader::read_body(const transform::Chunk& chunk, const wire::ChunkHeader& header) {
+  const std::span<std::byte> body = std::span(body_).first(chunk.body_bytes);
+  if (header.codec == wire::Codec::kNone) return read_(body);
+  const std::span<std::byte> stored = std::span(stored_).first(header.stored_bytes);
+  ISTHMUS_TRY(read_(stored));
+  if (digest64(stored) != header.body_checksum)
+    return Error{Code::kCorrupt, fmt::format("kvs file: chunk {}: its body's checksum differs", chunk.index)};
+  plane_arrays(chunk, arrays_);
+  return decoder_->decode(stored, arrays_, body).with_context(fmt::format("kvs file: chunk {}", chunk.index));
 }
 
 Status Reader::check_body(const transform::Chunk& chunk) const {
@@ -151,6 +177,8 @@ Result<Digest128> Reader::finish() {
     return Error{Code::kInvalidArgument,
                  fmt::format("kvs file: {} of {} chunks were read", next_, plan_->chunk_count())};
   std::array<std::byte, kEndBytes> bytes{};
+  if (left_ != kEndBytes)
+    return malformed(fmt::format("end record: {} bytes are left where it has {}", left_, kEndBytes));
   ISTHMUS_TRY(read_(bytes));
   wire::ByteReader reader(bytes);
   if (const auto magic = reader.number<std::uint32_t>(); magic != kEndMagic)

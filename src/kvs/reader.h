@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/status.h"
 #include "kvs/manifest.h"
+#include "wire/chunk_header.h"
 
 namespace isthmus::kvs {
 
@@ -34,15 +36,18 @@ class Reader {
 
   const Manifest& manifest() const { return manifest_; }
   const std::shared_ptr<const transform::Plan>& plan() const { return plan_; }
+  bool is_compressed() const { return decoder_.has_value(); }
   std::uint32_t next_index() const { return next_; }  // chunk_count() when all are read.
 
-  // The next chunk, its header equal to the plan's and each tile to its digest. Errors: malformed (header),
-  // corrupt (naming the tile, or bytes between sections that aren't zero), invalid_argument (none is left).
+  // The next chunk, its header equal to the plan's and each tile to its digest. Errors: malformed (header, or
+  // what a codec stored), corrupt (naming the tile, or bytes between sections that aren't zero),
+  // invalid_argument (none is left).
   Result<ReadChunk> next();
   // After the last chunk: the end record. corrupt if its root isn't that of the tiles read. Returns the root.
   Result<Digest128> finish();
 
  private:
+  Status read_body(const transform::Chunk& chunk, const wire::ChunkHeader& header);
   Status check_body(const transform::Chunk& chunk) const;
 
   ReadExactly read_;
@@ -50,7 +55,10 @@ class Reader {
   std::shared_ptr<const transform::Plan> plan_;
   std::uint32_t next_ = 0;
   transform::TileRoot root_;
-  std::vector<std::byte> header_, body_;
+  std::vector<std::byte> header_, body_, stored_;
+  std::uint64_t left_ = 0;                           // Bytes of the file that weren't read.
+  std::optional<codec::ZstdPlanesDecoder> decoder_;  // Of a file whose chunks may be compressed.
+  std::vector<codec::PlaneArray> arrays_;
   std::vector<Digest128> tiles_;
 };
 

@@ -195,9 +195,10 @@ Result<State> load(Reader& reader, const Progress& progress) {
   return state;
 }
 
-Result<Digest128> save(const State& state, WriteAll write, const Progress& progress) {
+Result<Digest128> save(const State& state, WriteAll write, Compression compression,
+                       const Progress& progress) {
   const kv::Descriptor& descriptor = state.manifest.descriptor;
-  ISTHMUS_TRY(Writer writer, Writer::make(std::move(write), state.manifest));
+  ISTHMUS_TRY(Writer writer, Writer::make(std::move(write), state.manifest, compression));
   const std::shared_ptr<const transform::Plan>& plan = writer.plan();
   ISTHMUS_TRY(auto packers, programs<transform::Packer>(plan, state));
   std::vector<std::byte> body(plan->body_bytes_max());
@@ -241,8 +242,8 @@ Result<kv::Descriptor> stored_as(const kv::Descriptor& descriptor, const kv::Sto
   return made;
 }
 
-Result<State> convert(const State& from, const kv::Descriptor& to, const kv::Policy& policy,
-                      const Progress& progress) {
+Result<Converted> convert(const State& from, const kv::Descriptor& to, const kv::Policy& policy,
+                          std::uint32_t threads, const Progress& progress) {
   const kv::Descriptor& source = from.manifest.descriptor;
   const kv::Verdict verdict = kv::negotiate(source, to, policy);
   ISTHMUS_TRY(transform::Plan made, transform::Plan::make(source, to, verdict, from.manifest.tokens));
@@ -250,18 +251,21 @@ Result<State> convert(const State& from, const kv::Descriptor& to, const kv::Pol
   Manifest manifest = from.manifest;
   manifest.descriptor = to;
   ISTHMUS_TRY(State state, allocate(std::move(manifest), memory_max(*plan)));
+  std::uint32_t chunks = 0;
   ISTHMUS_TRY(const auto moved, transform::redistribute({.plan = plan,
                                                          .source = source,
                                                          .target = to,
                                                          .from = from.ranks,
                                                          .to = state.ranks,
                                                          .reading = {},
-                                                         .done = [&](const transform::Chunk& chunk) {
-                                                           if (progress)
-                                                             progress(chunk.index + 1, plan->chunk_count());
-                                                         }}));
+                                                         .done =
+                                                             [&] {
+                                                               if (progress)
+                                                                 progress(++chunks, plan->chunk_count());
+                                                             },
+                                                         .threads = threads}));
   if (moved.chunks != plan->chunk_count()) return Error{Code::kInternal, "chunks were left behind"};
-  return state;
+  return Converted{std::move(state), moved.conversions};
 }
 
 Result<State> sample(Manifest manifest, std::uint64_t seed) {

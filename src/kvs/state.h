@@ -32,7 +32,8 @@ Result<State> allocate(Manifest manifest, std::uint64_t bytes_max);
 // file's payload and 64 MiB. Errors: those of Reader, Placer and allocate.
 Result<State> load(Reader& reader, const Progress& progress = {});
 // Returns the root. Errors: those of Writer and Packer.
-Result<Digest128> save(const State& state, WriteAll write, const Progress& progress = {});
+Result<Digest128> save(const State& state, WriteAll write, Compression compression = Compression::kNone,
+                       const Progress& progress = {});
 
 // The same state as another storage keeps it: transforms of the old storage but rope taken off, the new one's
 // put on. Groups of other components than the storage's (a hybrid model's recurrent states) stay as they are
@@ -40,9 +41,14 @@ Result<Digest128> save(const State& state, WriteAll write, const Progress& progr
 // validate.
 Result<kv::Descriptor> stored_as(const kv::Descriptor& descriptor, const kv::Storage& storage,
                                  std::uint32_t block_tokens, transform::Degrees degrees);
-// Redistributes and converts to memory of its own. incompatible if the policy's verdict is a reject.
-Result<State> convert(const State& from, const kv::Descriptor& to, const kv::Policy& policy,
-                      const Progress& progress = {});
+struct Converted {
+  State state;
+  transform::ConversionCounts counts;
+};
+// Redistributes and converts to memory of its own, on that many threads. incompatible if the policy's verdict
+// is a reject.
+Result<Converted> convert(const State& from, const kv::Descriptor& to, const kv::Policy& policy,
+                          std::uint32_t threads = 1, const Progress& progress = {});
 // A state that isn't any model's, of codes that a seed makes: floats within +-16, scales small.
 Result<State> sample(Manifest manifest, std::uint64_t seed);
 

@@ -29,7 +29,13 @@ std::uint64_t file_bytes(const transform::Plan& plan, std::uint64_t head) {
   return bytes;
 }
 
-Result<Writer> Writer::make(WriteAll write, const Manifest& manifest) {
+void plane_arrays(const transform::Chunk& chunk, std::vector<codec::PlaneArray>& arrays) {
+  arrays.clear();
+  for (const transform::Section& section : chunk.sections)
+    arrays.push_back({section.offset, section.bytes, std::max(1u, kv::bits(section.format) / 8)});
+}
+
+Result<Writer> Writer::make(WriteAll write, const Manifest& manifest, Compression compression) {
   const bool is_printable =
       std::all_of(manifest.note.begin(), manifest.note.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
   if (!is_printable || manifest.note.size() > kNoteBytesMax) {
@@ -42,7 +48,8 @@ Result<Writer> Writer::make(WriteAll write, const Manifest& manifest) {
   wire::ByteWriter body;
   body.number(manifest.tokens.begin);
   body.number(manifest.tokens.end);
-  body.number(static_cast<std::uint32_t>(manifest.chain.has_value() ? 1 : 0));
+  body.number((manifest.chain.has_value() ? kHasChain : 0) |
+              (compression == Compression::kZstd ? kIsCompressed : 0));
   body.digest(manifest.chain.value_or(Digest128{}));
   body.digest(writer.plan_->digest());
   body.number(writer.plan_->chunk_count());
@@ -61,6 +68,7 @@ Result<Writer> Writer::make(WriteAll write, const Manifest& manifest) {
   ISTHMUS_TRY(write(head.bytes()));
   ISTHMUS_TRY(write(body.bytes()));
   writer.write_ = std::move(write);
+  if (compression == Compression::kZstd) writer.encoder_.emplace(writer.plan_->body_bytes_max());
   return writer;
 }
 
@@ -78,6 +86,15 @@ Status Writer::add(const transform::Chunk& chunk, std::span<const std::byte> bod
   header.group = chunk.group;
   header.box = chunk.box;
   header.raw_bytes = header.stored_bytes = chunk.body_bytes;
+  if (encoder_) {
+    plane_arrays(chunk, arrays_);
+    if (const auto stored = encoder_->encode(body, arrays_)) {
+      body = *stored;
+      header.codec = wire::Codec::kZstdPlanes;
+      header.stored_bytes = body.size();
+      header.body_checksum = digest64(body);
+    }
+  }
   header.tiles.assign(tiles.begin(), tiles.end());
   ISTHMUS_TRY(const std::vector<std::byte> bytes, wire::encode_chunk_header(header));
   ISTHMUS_TRY(write_(bytes));

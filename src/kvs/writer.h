@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "base/status.h"
 #include "kvs/manifest.h"
@@ -17,7 +19,8 @@ using WriteAll = std::function<Status(std::span<const std::byte>)>;
 class Writer {
  public:
   // Writes the head. Errors: those of plan_of, invalid_argument (a note that isn't printable or too long).
-  static Result<Writer> make(WriteAll write, const Manifest& manifest);
+  static Result<Writer> make(WriteAll write, const Manifest& manifest,
+                             Compression compression = Compression::kNone);
   const std::shared_ptr<const transform::Plan>& plan() const { return plan_; }
 
   // The plan's chunks in order, as Packer makes them. invalid_argument for another one.
@@ -31,6 +34,8 @@ class Writer {
   std::shared_ptr<const transform::Plan> plan_;
   std::uint32_t next_ = 0;
   transform::TileRoot root_;
+  std::optional<codec::ZstdPlanesEncoder> encoder_;
+  std::vector<codec::PlaneArray> arrays_;
 };
 
 }  // namespace isthmus::kvs

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "kv/binding.h"
 #include "kv/descriptor.h"
+#include "transform/convert.h"
 #include "transform/plan.h"
 
 namespace isthmus::transform {
@@ -50,6 +51,7 @@ struct Moved {
   std::uint64_t packed = 0;      // Bodies made: more than chunks where copies are read.
   std::uint64_t placed = 0;      // Bodies placed and read back.
   std::uint64_t wire_bytes = 0;  // Of all bodies placed.
+  ConversionCounts conversions;  // On all target ranks.
 };
 
 struct Redistribution {
@@ -58,13 +60,17 @@ struct Redistribution {
   const kv::Descriptor& target;
   std::span<const RankMemory> from, to;
   Reading reading = {};
-  std::function<void(const Chunk&)> done = {};  // After each chunk; for progress.
+  std::function<void()> done = {};  // After each chunk, one call at a time; for progress.
+  // That move chunks, the caller's among them. Bytes and digests are the same for any number; one is used
+  // where chunks may share a byte (4-bit elements of two heads or tokens in one).
+  std::uint32_t threads = 1;
 };
 
 // Tables are checked before a byte moves; each chunk is packed once for each source rank that is read, placed
-// on each target rank that holds it, and read back there. Errors: invalid_argument (a rank's memory is
-// missing, too small or names a block twice), corrupt (naming the tile: copies of the source differ, a value
-// can't be converted, memory doesn't keep what was placed); those of Packer and Placer.
+// on each target rank that holds it, and read back there. Allocates nothing between the first chunk and the
+// last, but for threads. Errors, of the first chunk that fails, in the plan's order: invalid_argument (a
+// rank's memory is missing, too small or names a block twice), corrupt (naming the tile: copies of the source
+// differ, a value can't be converted, memory doesn't keep what was placed); those of Packer and Placer.
 Result<Moved> redistribute(const Redistribution& request);
 
 }  // namespace isthmus::transform

@@ -7,12 +7,14 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <functional>
 #include <map>
 #include <set>
 #include <tuple>
 
 #include "kv/choose.h"
 #include "transform/ranks.h"
+#include "transform/test_allocations.h"
 #include "transform/test_ranks.h"
 #include "transform/test_state.h"
 
@@ -39,13 +41,15 @@ struct Crossing {
         expected(of.target, of.target_first, {of.target_first, of.tokens.end}, 2) {
     write_state(of.source, of.target, plan->product(), 42, &from, &expected);
   }
-  Result<Moved> run() {
+  Result<Moved> run(std::uint32_t threads = 1, std::function<void()> done = {}) {
     return redistribute({.plan = plan,
                          .source = setting.source,
                          .target = setting.target,
                          .from = from.memory(),
                          .to = to.memory(),
-                         .reading = setting.reading});
+                         .reading = setting.reading,
+                         .done = std::move(done),
+                         .threads = threads});
   }
   bool is_right() const { return to.bytes() == expected.bytes(); }
 
@@ -324,6 +328,67 @@ TEST_F(Refusals, CopiesThatDiffer) {
   ASSERT_EQ(moved.code(), Code::kCorrupt);
   EXPECT_THAT(moved.error().detail,
               HasSubstr("differs from the one read first: group 0, layer 1, part k, head 0"));
+}
+
+RC_GTEST_PROP(RedistributeOnThreads, GivesTheSameBytesAndRootForAnyNumber, ()) {
+  const auto storage = [] { return (*rc::gen::elementOf(kv::catalogue())).name; };
+  const auto degrees = [] { return Degrees{*rc::gen::inRange(1u, 4u), *rc::gen::inRange(1u, 3u)}; };
+  const TestShape shape{.layers = 4, .heads = 4, .dim = 64};
+  const kv::Storage &from = **kv::find_storage(storage()), &to = **kv::find_storage(storage());
+  RC_PRE(from.forms[0].component == "k" && to.forms[0].component == "k");
+  const Setting setting{describe(from.name.c_str(), shape, degrees()),
+                        describe(to.name.c_str(), shape, degrees()),
+                        {0, *rc::gen::inRange<std::uint64_t>(1, 900)}};
+  Crossing alone(setting);
+  const Moved moved = alone.run().value();
+  for (const std::uint32_t threads : {2u, 3u, 8u}) {
+    Crossing crossing(setting);
+    std::uint64_t done = 0;
+    const Moved together = crossing.run(threads, [&] { ++done; }).value();
+    RC_ASSERT(crossing.is_right());
+    RC_ASSERT(together.root == moved.root);
+    RC_ASSERT(together.chunks == moved.chunks && together.placed == moved.placed && done == moved.chunks);
+    RC_ASSERT(together.conversions == moved.conversions);
+  }
+}
+
+TEST(RedistributeOnThreads, NamesTheFirstChunkThatFails) {
+  const TestShape shape{.layers = 6, .heads = 4, .dim = 64};
+  const Setting setting{
+      describe("llamacpp:f16", shape, {1, 1}), describe("openvino:u8", shape, {1, 1}), {0, 700}};
+  std::string alone;
+  for (const std::uint32_t threads : {1u, 2u, 4u, 4u, 4u, 4u}) {
+    Crossing crossing(setting);
+    // NaNs in every fourth row: in chunks of all tiles and layers.
+    for (std::vector<std::byte>& memory : crossing.from.bytes()) {
+      for (std::size_t at = memory.size() / 2; at + 1 < memory.size(); at += 4 * 4 * 64 * 2)
+        memory[at] = memory[at + 1] = std::byte{0x7f};
+    }
+    const Result<Moved> moved = crossing.run(threads);
+    ASSERT_EQ(moved.code(), Code::kCorrupt);
+    if (alone.empty()) alone = moved.error().text();
+    EXPECT_EQ(moved.error().text(), alone) << threads;
+  }
+}
+
+TEST(Redistribute, AllocatesNothingFromTheFirstChunkOn) {
+  const TestShape shape{.layers = 4, .heads = 6, .dim = 64};
+  for (const auto& [from, to] : {std::pair{"llamacpp:q8_0", "openvino:u8"},
+                                 {"vllm:flash_nhd", "openvino:f32"},
+                                 {"openvino:u8_channel", "vllm:cpu_amx_fp8"},
+                                 {"llamacpp:f16", "llamacpp:f16"}}) {
+    const Setting setting{describe(from, shape, {3, 2}), describe(to, shape, {2, 1}), {0, 1200}};
+    Crossing crossing(setting);
+    std::uint64_t first = 0, last = 0, chunks = 0;
+    const auto moved = crossing.run(1, [&] {
+      last = allocations();
+      if (chunks++ == 0) first = last;
+    });
+    ASSERT_TRUE(moved.ok());
+    ASSERT_GT(chunks, 20u);
+    EXPECT_GT(first, 0u);
+    EXPECT_EQ(last, first) << from << " > " << to;
+  }
 }
 
 }  // namespace

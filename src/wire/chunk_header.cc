@@ -22,9 +22,13 @@ Status check_header(const ChunkHeader& header, std::uint64_t tile_count, Code co
   const auto refuse = [code](std::string detail) {
     return Error{code, "chunk header: " + std::move(detail)};
   };
-  if (header.codec != Codec::kNone)
+  if (header.codec > Codec::kZstdPlanes)
     return refuse(fmt::format("codec {} is unknown", static_cast<std::uint32_t>(header.codec)));
-  if (header.raw_bytes != header.stored_bytes) {
+  if (header.codec != Codec::kNone && (header.stored_bytes == 0 || header.stored_bytes >= header.raw_bytes)) {
+    return refuse(fmt::format("stored {} bytes of raw {} with a codec, which makes fewer",
+                              header.stored_bytes, header.raw_bytes));
+  }
+  if (header.codec == Codec::kNone && header.raw_bytes != header.stored_bytes) {
     return refuse(
         fmt::format("stored {} bytes != raw {} without a codec", header.stored_bytes, header.raw_bytes));
   }
@@ -152,6 +156,9 @@ Status equal_geometry(const ChunkHeader& header, const ChunkGeometry& planned) {
     if (seen == wanted) return ok_status();
     return malformed(fmt::format("chunk {}: {} {} isn't the plan's {}", header.index, field, seen, wanted));
   };
+  if (header.codec != Codec::kNone && !planned.may_have_codec)
+    return malformed(fmt::format("chunk {}: codec {} wasn't agreed on", header.index,
+                                 static_cast<std::uint32_t>(header.codec)));
   ISTHMUS_TRY(differs("group", header.group, planned.group));
   ISTHMUS_TRY(differs("first layer", header.box.layer_begin, planned.box.layer_begin));
   ISTHMUS_TRY(differs("layer end", header.box.layer_end, planned.box.layer_end));

@@ -22,7 +22,10 @@ inline constexpr std::size_t kTileDigestBytes = 16;
 inline constexpr std::uint32_t kChunkTilesMax =
     65536;  // 128 layers × 128 heads × 4 arrays: 1 MiB of digests.
 
-enum class Codec : std::uint32_t { kNone = 0 };
+enum class Codec : std::uint32_t {
+  kNone = 0,
+  kZstdPlanes = 1,  // spec/wire-form.md §11.
+};
 
 struct ChunkHeader {
   Address address;
@@ -33,7 +36,7 @@ struct ChunkHeader {
   kv::Box box;
   Codec codec = Codec::kNone;
   std::uint64_t raw_bytes = 0;
-  std::uint64_t stored_bytes = 0;   // Bytes of the payload that follows; equals raw_bytes without a codec.
+  std::uint64_t stored_bytes = 0;   // Of the payload that follows: raw_bytes, fewer with a codec.
   std::uint64_t body_checksum = 0;  // XXH3-64 of the payload with a codec; tile digests cover a plain body.
   std::vector<Digest128> tiles;     // One a (section, head), in the plan's order.
   friend bool operator==(const ChunkHeader&, const ChunkHeader&) = default;
@@ -45,6 +48,7 @@ struct ChunkGeometry {
   kv::Box box;
   std::uint64_t body_bytes = 0;
   std::uint64_t tile_count = 0;
+  bool may_have_codec = false;
 };
 
 // invalid_argument for what decode_chunk_header() would refuse: an attempt out of range, an empty box, more

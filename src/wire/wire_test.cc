@@ -593,7 +593,8 @@ TEST(ChunkHeaders, AForgedFieldIsRefusedByName) {
   expect_refused(32, 0, "attempt");
   expect_refused(32, 0x10000, "attempt");
   expect_refused(80, 1, "box");  // Head end.
-  expect_refused(84, 1, "codec");
+  expect_refused(84, 2, "codec");
+  expect_refused(84, 1, "with a codec, which makes fewer");
   expect_refused(112, 1, "stored");
   expect_refused(128, 4, "digests");
   expect_refused(132, 1, "flags");

@@ -51,6 +51,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     again.insert(again.end(), more.begin(), more.end());
     return ok_status();
   });
-  ISTHMUS_CHECK(root.ok() && again.size() == bytes.size());
+  ISTHMUS_CHECK(root.ok() && (reader->is_compressed() || again.size() == bytes.size()));
   return 0;
 }

@@ -57,6 +57,28 @@ def test_a_converted_file_is_the_same_state_and_back_again(sample, tmp_path):
     assert first == second
 
 
+def test_a_conversion_is_the_same_on_any_number_of_threads_and_says_what_it_clamped(sample, tmp_path):
+    files = [tmp_path / f"{threads}.kvs" for threads in (1, 2, 5)]
+    for file, threads in zip(files, (1, 2, 5), strict=True):
+        made = kv("convert", sample, "openvino:u8", file, "--threads", threads, "--json")
+        assert made.returncode == 0, made.stderr
+        assert (json.loads(made.stdout)["saturated"], json.loads(made.stdout)["non_finite"]) == (0, 0)
+    assert files[0].read_bytes() == files[1].read_bytes() == files[2].read_bytes()
+    made = kv("convert", sample, "openvino:u8", files[0], "--non-finite", "replace")
+    assert "values clamped: 0, not finite and replaced: 0" in made.stdout
+
+
+def test_a_compressed_file_is_smaller_and_the_same_state(tmp_path):
+    plain, packed, back = (tmp_path / f"{name}.kvs" for name in "abc")
+    assert kv("sample", "llamacpp:f32", plain).returncode == 0
+    assert kv("convert", plain, "llamacpp:f32", packed, "--compress", "zstd").returncode == 0
+    assert packed.stat().st_size < plain.stat().st_size
+    assert root_of(packed) == root_of(plain)
+    assert json.loads(kv("inspect", packed, "--json").stdout)["compressed"]
+    assert kv("convert", packed, "llamacpp:f32", back).returncode == 0
+    assert back.read_bytes() == plain.read_bytes()
+
+
 def test_a_lossy_conversion_needs_its_policy_and_is_measured(sample, tmp_path):
     to = tmp_path / "b.kvs"
     refused = kv("convert", sample, "openvino:u8", to, "--policy", "lossless")
