@@ -149,7 +149,7 @@ bench: build  ## measure the crossing, write docs/performance.md
 	@mkdir -p build/bench
 	@rm -f build/bench/*.jsonl
 	@$(RELEASE)/isthmus bench handoff --size $(BENCH_MIB) --json > build/bench/1-handoff.jsonl
-	@$(RELEASE)/isthmus bench transform --size $(BENCH_MIB) --json > build/bench/2-transform.jsonl
+	@$(RELEASE)/isthmus bench kv --size $(BENCH_MIB) --json > build/bench/2-kv.jsonl
 	@$(RELEASE)/isthmus bench plan --json > build/bench/2-plan.jsonl
 	@python3 bench/ttft.py $(RELEASE)/isthmus > build/bench/3-ttft.jsonl
 	@python3 bench/peers/peers.py $(RELEASE)/isthmus > build/bench/4-peers.jsonl

@@ -15,14 +15,14 @@ import sys
 BEGIN, END = "<!-- hand-written: begin -->", "<!-- hand-written: end -->"
 TITLES = {
     "handoff": "Handoffs between two processes",
-    "transform": "Packing, placing and reading back, one thread",
+    "kv": "Packing, placing and reading back, one thread",
     "plan": "Planning, with the proof and the runs of tokens",
     "ttft": "Time to first token through a pair of workers",
     "peers": "Beside other transfer libraries",
 }
 COMMANDS = {
     "handoff": "isthmus bench handoff",
-    "transform": "isthmus bench transform",
+    "kv": "isthmus bench kv",
     "plan": "isthmus bench plan",
     "ttft": "bench/ttft.py",
     "peers": "bench/peers/peers.py",

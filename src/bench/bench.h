@@ -25,15 +25,15 @@ struct Sink {
 // Two processes with real agents. Call before the process has threads. A case that fails gives a record that
 // says so.
 void bench_handoff(const Options& options, const Sink& sink);
-// Packing, placing and reading back on one thread.
-void bench_transform(const Options& options, const Sink& sink);
+// Packing, placing and reading back on one thread: each kind of rewriting that the catalogue asks for.
+void bench_kv(const Options& options, const Sink& sink);
 
 // Planning: product, proof, the target's blocks unique, runs of tokens. No byte moves.
 void bench_plan(const Options& options, const Sink& sink);
 
 // Names of the cases, in order.
 std::vector<std::string> handoff_cases();
-std::vector<std::string> transform_cases();
+std::vector<std::string> kv_cases();
 std::vector<std::string> plan_cases();
 
 }  // namespace isthmus::bench

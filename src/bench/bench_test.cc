@@ -25,9 +25,9 @@ std::vector<std::string> names_of(const std::vector<Record>& records) {
   return names;
 }
 
-TEST(BenchTransform, MeasuresEveryCase) {
-  const auto records = records_of(bench_transform, kSmall);
-  EXPECT_EQ(names_of(records), transform_cases());
+TEST(BenchKv, MeasuresEveryCase) {
+  const auto records = records_of(bench_kv, kSmall);
+  EXPECT_EQ(names_of(records), kv_cases());
   for (const Record& record : records) {
     EXPECT_EQ(record.failure, "") << record.name;
     EXPECT_TRUE(record.ratio().has_value()) << record.name;

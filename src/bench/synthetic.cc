@@ -13,8 +13,32 @@
 
 namespace isthmus::bench {
 
+namespace {
+
+kv::Storage fp8_token_head() {
+  kv::Storage made;
+  made.name = kFp8TokenHead;
+  made.layout_text =
+      "region K per layer = blk slot head dim k:e4m3fn\nregion V per layer = blk slot head dim v:e4m3fn\n"
+      "region KS per layer = blk slot head k.s:f32\nregion VS per layer = blk slot head v.s:f32";
+  made.block_tokens = 16;
+  for (const char* component : {"k", "v"}) {
+    made.forms.push_back({.component = component,
+                          .codes = kv::Format::kE4m3fn,
+                          .operation = kv::DecodeOperation::kScaled,
+                          .recipe = "amax"});
+  }
+  return made;
+}
+
+}  // namespace
+
 Result<kv::Descriptor> describe(const std::string& storage, const Geometry& geometry) {
-  ISTHMUS_TRY(const kv::Storage* found, kv::find_storage(storage));
+  static const kv::Storage kApart = fp8_token_head();
+  const kv::Storage* found = &kApart;
+  if (storage != kFp8TokenHead) {
+    ISTHMUS_TRY(found, kv::find_storage(storage));
+  }
   constexpr std::array<std::string_view, 2> kComponents{"k", "v"};
   if (!std::ranges::equal(found->forms, kComponents, {}, &kv::DecodeForm::component))
     return Error{Code::kIncompatible, "storage " + storage + " doesn't hold k and v"};
@@ -60,6 +84,9 @@ Result<std::shared_ptr<SyntheticKv>> SyntheticKv::make(const kv::Descriptor& des
       made->bytes_ += bytes;
     }
   }
+  for (const kv::DecodeForm& form : descriptor.representation[0].forms) {
+    made->has_small_floats_ |= kv::bits(form.codes) == 8 && !kv::precision(form.codes).is_integer;
+  }
   made->clear();
   return made;
 }
@@ -73,12 +100,14 @@ std::vector<std::span<std::byte>> SyntheticKv::regions() const {
 void SyntheticKv::fill(std::uint64_t seed) {
   // Sign and mantissa vary, the exponents of f16, bf16 and f32 stay in the middle of their range.
   constexpr std::uint64_t kVaried = 0x8fff8fff8fff8fff, kFixed = 0x3000300030003000;
+  // In formats of one byte the exponent's highest bit is clear: no byte is a NaN.
+  const std::uint64_t kept = has_small_floats_ ? 0xbfbfbfbfbfbfbfbf : ~std::uint64_t{0};
   std::uint64_t state = seed * 0x9e3779b97f4a7c15 + 1;
   for (const device::HostBuffer& memory : memory_) {
     const std::span<std::byte> bytes = memory.bytes();
     for (std::size_t at = 0; at + sizeof(state) <= bytes.size(); at += sizeof(state)) {
       state = state * 6364136223846793005u + 1442695040888963407u;
-      store_le(bytes.subspan(at), ((state ^ state >> 33) & kVaried) | kFixed);
+      store_le(bytes.subspan(at), (((state ^ state >> 33) & kVaried) | kFixed) & kept);
     }
   }
 }

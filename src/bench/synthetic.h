@@ -22,6 +22,8 @@ struct Geometry {
   std::uint32_t layers = 32, heads = 8, dim = 128;
 };
 
+// A storage that isn't the catalogue's: e4m3fn with an f32 scale for each token and head in regions apart.
+inline constexpr const char* kFp8TokenHead = "fp8_token_head";
 // not_found if the catalogue has no such storage; incompatible if it doesn't hold k and v.
 Result<kv::Descriptor> describe(const std::string& storage, const Geometry& geometry);
 // Of all layers and parts.
@@ -45,6 +47,7 @@ class SyntheticKv final : public engine::ExportedKv {
   kv::Binding binding_;
   std::vector<device::HostBuffer> memory_;  // Parallel to binding_.memory.
   std::uint64_t bytes_ = 0;
+  bool has_small_floats_ = false;
 };
 
 }  // namespace isthmus::bench

@@ -84,7 +84,7 @@ constexpr const char* kBenchExamples =
     "Examples:\n"
     "  isthmus bench handoff\n"
     "  isthmus bench handoff --case u8 --case empty --runs 15      some cases, more repetitions\n"
-    "  isthmus bench transform --size 64 --json                    one JSON object a line\n"
+    "  isthmus bench kv --size 64 --json                           one JSON object a line\n"
     "  isthmus bench handoff --check                               exit code 6 if a bar is missed";
 
 constexpr const char* kFleetCheckExamples =
@@ -261,7 +261,7 @@ void add_explain(CLI::App& app, ExplainCommand& explain, Texts& texts) {
 void add_bench(CLI::App& app, BenchCommand& bench, Texts& texts) {
   app.add_option("WHAT", bench.what, "handoff, transform or plan")
       ->required()
-      ->check(CLI::IsMember({"handoff", "transform", "plan"}));
+      ->check(CLI::IsMember({"handoff", "kv", "plan"}));
   app.add_option("--size", texts.bench_mib, "Of the state that crosses, MiB")
       ->check(CLI::Range(1, 8192))
       ->capture_default_str();

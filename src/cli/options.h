@@ -65,7 +65,7 @@ struct ExplainCommand {
 };
 
 struct BenchCommand {
-  std::string what;  // "handoff", "transform" or "plan".
+  std::string what;  // "handoff", "kv" or "plan".
   bench::Options options;
   bool json = false;   // One object a line instead of a table.
   bool check = false;  // A missed bar is an error.

@@ -123,7 +123,7 @@ TEST(Options, BenchMeasures256MiBSevenTimesByDefault) {
 }
 
 TEST(Options, BenchTakesSizeRunsCasesAndForms) {
-  const auto bench = parsed<BenchCommand>({"bench", "transform", "--size", "64", "--runs", "3", "--case",
+  const auto bench = parsed<BenchCommand>({"bench", "kv", "--size", "64", "--runs", "3", "--case",
                                            "u8", "--case", "f32", "--json", "--check"});
   EXPECT_EQ(bench.options.size_bytes, std::uint64_t{64} << 20);
   EXPECT_EQ(bench.options.runs, 3u);

@@ -115,7 +115,7 @@ int run_bench(const BenchCommand& command) {
                              },
                          .progress = [](const std::string& text) { note_line(text); }};
   const auto bench = command.what == "handoff"     ? bench::bench_handoff
-                     : command.what == "transform" ? bench::bench_transform
+                     : command.what == "kv" ? bench::bench_kv
                                                    : bench::bench_plan;
   bench(command.options, sink);
   if (!command.json) print(bench::to_table(records));
