@@ -153,6 +153,7 @@ bench: build  ## measure the crossing, write docs/performance.md
 	@$(RELEASE)/isthmus bench plan --json > build/bench/2-plan.jsonl
 	@python3 bench/ttft.py $(RELEASE)/isthmus > build/bench/3-ttft.jsonl
 	@python3 bench/peers/peers.py $(RELEASE)/isthmus > build/bench/4-peers.jsonl
+	@python3 bench/peers/conversions.py $(RELEASE)/isthmus > build/bench/5-conversions.jsonl
 	@python3 bench/page.py docs/performance.md build/bench/*.jsonl
 
 .PHONY: clean

@@ -19,6 +19,7 @@ TITLES = {
     "plan": "Planning, with the proof and the runs of tokens",
     "ttft": "Time to first token through a pair of workers",
     "peers": "Beside other transfer libraries",
+    "conversions": "Re-layouts and conversions beside PyTorch",
 }
 COMMANDS = {
     "handoff": "isthmus bench handoff",
@@ -26,6 +27,7 @@ COMMANDS = {
     "plan": "isthmus bench plan",
     "ttft": "bench/ttft.py",
     "peers": "bench/peers/peers.py",
+    "conversions": "bench/peers/conversions.py",
 }
 
 
