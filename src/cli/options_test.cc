@@ -123,8 +123,8 @@ TEST(Options, BenchMeasures256MiBSevenTimesByDefault) {
 }
 
 TEST(Options, BenchTakesSizeRunsCasesAndForms) {
-  const auto bench = parsed<BenchCommand>({"bench", "kv", "--size", "64", "--runs", "3", "--case",
-                                           "u8", "--case", "f32", "--json", "--check"});
+  const auto bench = parsed<BenchCommand>(
+      {"bench", "kv", "--size", "64", "--runs", "3", "--case", "u8", "--case", "f32", "--json", "--check"});
   EXPECT_EQ(bench.options.size_bytes, std::uint64_t{64} << 20);
   EXPECT_EQ(bench.options.runs, 3u);
   EXPECT_EQ(bench.options.cases, (std::vector<std::string>{"u8", "f32"}));

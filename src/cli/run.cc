@@ -114,9 +114,9 @@ int run_bench(const BenchCommand& command) {
                                if (command.json) print_line(bench::to_json(record));
                              },
                          .progress = [](const std::string& text) { note_line(text); }};
-  const auto bench = command.what == "handoff"     ? bench::bench_handoff
-                     : command.what == "kv" ? bench::bench_kv
-                                                   : bench::bench_plan;
+  const auto bench = command.what == "handoff" ? bench::bench_handoff
+                     : command.what == "kv"    ? bench::bench_kv
+                                               : bench::bench_plan;
   bench(command.options, sink);
   if (!command.json) print(bench::to_table(records));
   return bench_exit_code(records, command.check);
