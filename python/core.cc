@@ -183,6 +183,15 @@ void add_storages(nb::module_& module) {
           "Bytes of one layer's region with so many blocks or rows. Error: not_found.");
 }
 
+std::vector<std::uint32_t> ranks_of(const kv::Descriptor& descriptor) {
+  std::vector<std::uint32_t> ranks;
+  for (const kv::RankBox& box : descriptor.partition) {
+    if (std::ranges::find(ranks, box.rank) == ranks.end()) ranks.push_back(box.rank);
+  }
+  std::ranges::sort(ranks);
+  return ranks;
+}
+
 void add_descriptor(nb::module_& module) {
   nb::class_<kv::Descriptor>(module, "Descriptor",
                              "What the bytes of a state mean, without addresses. Immutable; valid.")
@@ -233,15 +242,7 @@ void add_descriptor(nb::module_& module) {
           "How many positions below this one the rank has of the group; None if it holds nothing of it. "
           "Blocks, slots\n"
           "and rows of a rank follow these numbers.")
-      .def_prop_ro("ranks",
-                   [](const kv::Descriptor& descriptor) {
-                     std::vector<std::uint32_t> ranks;
-                     for (const kv::RankBox& box : descriptor.partition) {
-                       if (std::ranges::find(ranks, box.rank) == ranks.end()) ranks.push_back(box.rank);
-                     }
-                     std::ranges::sort(ranks);
-                     return ranks;
-                   })
+      .def_prop_ro("ranks", &ranks_of)
       .def(
           "layout",
           [](const kv::Descriptor& descriptor, std::uint32_t group, std::uint32_t rank) {
@@ -256,6 +257,9 @@ void add_descriptor(nb::module_& module) {
             return lines;
           },
           "other"_a, "(path, value here, value there) of each line that differs.");
+}
+
+void add_describe(nb::module_& module) {
   module.def(
       "describe",
       [](const std::string& storage, std::uint32_t layers, std::uint32_t heads, std::uint32_t dim,
@@ -426,6 +430,7 @@ NB_MODULE(_core, module) {
   add_errors(module);
   add_storages(module);
   add_descriptor(module);
+  add_describe(module);
   add_verdict(module);
   add_choice(module);
   add_moves(module);

@@ -73,9 +73,9 @@ __all__ = [
 def allocate(descriptor: Descriptor, tokens: int, *, rank: int = 0) -> Memory:
     """Zeroed numpy memory for positions [0, tokens) of one sequence on one rank, blocks or rows in order.
 
-    The arrays are in `memory.arrays`, a dict a layer group, by (region, layer within the rank), of uint8; empty for
-    a group that the rank holds nothing of. The memory owns them; views of them see what is moved. Raises
-    `Error` not_found for a rank that isn't in the descriptor.
+    The arrays are in `memory.arrays`, a dict a layer group, by (region, layer within the rank), of uint8;
+    empty for a group that the rank holds nothing of. The memory owns them; views of them see what is moved.
+    Raises `Error` not_found for a rank that isn't in the descriptor.
     """
     import numpy
 

@@ -120,6 +120,14 @@ std::vector<std::uint64_t> tokens_of(const transform::Plan& plan, const transfor
   return tokens;
 }
 
+void put_element(std::span<std::byte> tile, std::uint64_t index, std::uint32_t bits, std::uint32_t value) {
+  if (bits == 4) {
+    tile[index / 2] |= std::byte{static_cast<unsigned char>((value & 0xf) << (index % 2 * 4))};
+  } else {
+    std::memcpy(&tile[index * bits / 8], &value, bits / 8);
+  }
+}
+
 // Elements depend on part, layer, head, position and seed alone: not on ranks or chunks.
 void fill_body(const transform::Plan& plan, const transform::Chunk& chunk, std::uint64_t seed,
                std::span<std::byte> body, std::vector<Digest128>& tiles) {
@@ -136,13 +144,8 @@ void fill_body(const transform::Plan& plan, const transform::Chunk& chunk, std::
       std::uint64_t i = 0;
       for (const std::uint64_t token : tokens_of(plan, chunk, section)) {
         for (std::uint32_t unit = 0; unit < section.units; ++unit, ++i) {
-          const std::uint32_t value =
-              element_of(mix(row + token * section.units + unit), section.format, is_code);
-          if (bits == 4) {
-            tile[i / 2] |= std::byte{static_cast<unsigned char>((value & 0xf) << (i % 2 * 4))};
-          } else {
-            std::memcpy(&tile[i * bits / 8], &value, bits / 8);
-          }
+          const std::uint64_t random = mix(row + token * section.units + unit);
+          put_element(tile, i, bits, element_of(random, section.format, is_code));
         }
       }
       tiles.push_back(digest128(std::span<const std::byte>(tile)));

@@ -161,7 +161,7 @@ std::string wrong_with(const Case& one, const Built& built, TestRows* known) {
   const auto shared = std::make_shared<const Plan>(*std::move(plan));
   TestRanks from(built.source, 0, tokens, 1), to(built.target, 0, tokens, 2),
       expected(built.target, 0, tokens, 2);
-  write_state(built.source, built.target, shared->product(), one[kSource], &from, &expected, known);
+  write_state(built.source, built.target, shared->product(), {one[kSource], known}, &from, &expected);
   const Result<Moved> moved = redistribute({.plan = shared,
                                             .source = built.source,
                                             .target = built.target,

@@ -60,7 +60,7 @@ struct Crossing {
  private:
   Catch move(const std::shared_ptr<const Plan>& plan) const {
     TestRanks from(source, 0, tokens, 1), to(target, 0, tokens, 2);
-    write_state(source, target, plan->product(), 3, &from, nullptr);
+    write_state(source, target, plan->product(), {3}, &from, nullptr);
     kv::Binding binding = to.memory()[0].groups[0];
     if (on_table) on_table(binding);
     if (const Status distinct = check_blocks(binding); !distinct.ok())
@@ -273,8 +273,8 @@ TEST(Planted, PairingsThatDifferAreConvertedNotCopied) {
       Plan::make(crossing.source, crossing.target, verdict, crossing.tokens).value());
   TestRanks from(crossing.source, 0, crossing.tokens, 1), to(crossing.target, 0, crossing.tokens, 2);
   TestRanks expected(crossing.target, 0, crossing.tokens, 2), copied(crossing.target, 0, crossing.tokens, 2);
-  write_state(crossing.source, crossing.target, plan->product(), 3, &from, &expected);
-  write_state(crossing.target, crossing.target, plan->product(), 3, nullptr,
+  write_state(crossing.source, crossing.target, plan->product(), {3}, &from, &expected);
+  write_state(crossing.target, crossing.target, plan->product(), {3}, nullptr,
               &copied);  // The same bits, unmoved.
   ASSERT_TRUE(redistribute({.plan = plan,
                             .source = crossing.source,

@@ -90,7 +90,7 @@ void expect_moved(const kv::Descriptor& source, const kv::Descriptor& target, kv
   const auto plan = std::make_shared<const Plan>(Plan::make(source, target, verdict, tokens).value());
   TestRanks from(source, 0, tokens, 1), to(target, 0, tokens, 2), expected(target, 0, tokens, 2);
   const TestRanks untouched(target, 0, tokens, 2);
-  write_state(source, target, plan->product(), 3, &from, &expected);
+  write_state(source, target, plan->product(), {3}, &from, &expected);
   const Result<Moved> moved = redistribute({.plan = plan,
                                             .source = source,
                                             .target = target,

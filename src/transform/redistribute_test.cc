@@ -39,7 +39,7 @@ struct Crossing {
         from(of.source, of.source_first, {of.source_first, of.tokens.end}, 1),
         to(of.target, of.target_first, {of.target_first, of.tokens.end}, 2),
         expected(of.target, of.target_first, {of.target_first, of.tokens.end}, 2) {
-    write_state(of.source, of.target, plan->product(), 42, &from, &expected);
+    write_state(of.source, of.target, plan->product(), {42}, &from, &expected);
   }
   Result<Moved> run(std::uint32_t threads = 1, std::function<void()> done = {}) {
     return redistribute({.plan = plan,

@@ -303,45 +303,55 @@ void TestRanks::write_part(const Part& part, const Group& group, const kv::Bindi
   ISTHMUS_CHECK(next == values.size());
 }
 
-void write_state(const kv::Descriptor& source_descriptor, const kv::Descriptor& target_descriptor,
-                 const Product& product, std::uint64_t state_seed, TestRanks* source, TestRanks* expected,
-                 TestRows* known) {
-  TestRows own;
-  if (known == nullptr) known = &own;
-  const kv::TokenRange all{product.tiles.front().begin, product.tiles.back().end};
-  // On every rank that holds the row.
-  const auto write = [](TestRanks* ranks, const kv::Descriptor& descriptor, TestRanks::Where where,
-                        kv::TokenRange tokens, const TestCodes& codes) {
-    for (const kv::RankBox& box : descriptor.partition) {
-      if (ranks == nullptr || box.group != where.group || where.layer < box.layer_begin ||
-          where.layer >= box.layer_end || where.head < box.head_begin || where.head >= box.head_end) {
-        continue;
-      }
-      where.rank = box.rank;
-      ranks->write(where, tokens, codes);
+namespace {
+
+// To every rank of `ranks`, if there are any, that holds the row.
+void write_row(TestRanks* ranks, const kv::Descriptor& descriptor, TestRanks::Where where,
+               kv::TokenRange tokens, const TestCodes& codes) {
+  for (const kv::RankBox& box : descriptor.partition) {
+    if (ranks == nullptr || box.group != where.group || where.layer < box.layer_begin ||
+        where.layer >= box.layer_end || where.head < box.head_begin || where.head >= box.head_end) {
+      continue;
     }
-  };
+    where.rank = box.rank;
+    ranks->write(where, tokens, codes);
+  }
+}
+
+// Every (layer, head) of one component, in order.
+std::vector<TestRanks::Where> rows_of(const kv::LayerGroup& group, std::uint32_t g, std::uint32_t component) {
+  std::vector<TestRanks::Where> rows;
+  for (std::uint32_t layer = 0; layer < group.layers.size(); ++layer) {
+    for (std::uint32_t head = 0; head < group.components[component].heads; ++head)
+      rows.push_back({0, g, component, layer, head});
+  }
+  return rows;
+}
+
+}  // namespace
+
+void write_state(const kv::Descriptor& source_descriptor, const kv::Descriptor& target_descriptor,
+                 const Product& product, TestSeed seed, TestRanks* source, TestRanks* expected) {
+  TestRows own;
+  TestRows& known = seed.known == nullptr ? own : *seed.known;
+  const kv::TokenRange all{product.tiles.front().begin, product.tiles.back().end};
   for (std::uint32_t g = 0; g < source_descriptor.groups.size(); ++g) {
     const kv::LayerGroup& group = source_descriptor.groups[g];
     const kv::TokenRange tokens{std::max(all.begin, product.groups[g].token_begin), all.end};
-    for (std::size_t c = 0; c < group.components.size(); ++c) {
+    for (std::uint32_t c = 0; c < group.components.size(); ++c) {
       const kv::WireComponent from = numbers_of(source_descriptor, g, c),
                               to = numbers_of(target_descriptor, g, c);
       const std::uint32_t dim = group.components[c].dim;
-      for (std::uint32_t layer = 0; layer < group.layers.size(); ++layer) {
-        for (std::uint32_t head = 0; head < group.components[c].heads; ++head) {
-          const TestRanks::Where where{0, g, c, layer, head};
-          const auto [at, is_new] = known->try_emplace({g, static_cast<std::uint32_t>(c), layer, head});
-          auto& [codes, wanted] = at->second;
-          if (is_new) {
-            const std::uint64_t seed =
-                mix(state_seed ^ (((std::uint64_t{g} * 64 + c) * 4096 + layer) * 4096 + head));
-            codes = test_codes(from.form, dim, seed, tokens);
-            if (expected != nullptr) wanted = converted(from, to, dim, codes);
-          }
-          write(source, source_descriptor, where, tokens, codes);
-          write(expected, target_descriptor, where, tokens, wanted);
+      for (const TestRanks::Where& where : rows_of(group, g, c)) {
+        const auto [at, is_new] = known.try_emplace({g, c, where.layer, where.head});
+        auto& [codes, wanted] = at->second;
+        if (is_new) {
+          const std::uint64_t row = ((std::uint64_t{g} * 64 + c) * 4096 + where.layer) * 4096 + where.head;
+          codes = test_codes(from.form, dim, mix(seed.seed ^ row), tokens);
+          if (expected != nullptr) wanted = converted(from, to, dim, codes);
         }
+        write_row(source, source_descriptor, where, tokens, codes);
+        write_row(expected, target_descriptor, where, tokens, wanted);
       }
     }
   }

@@ -95,10 +95,13 @@ class TestRanks {
 // Rows that were made before, for one seed, range of tokens and numbers of both ends: making them is dear,
 // and ranks, blocks and layouts don't matter.
 using TestRows = std::map<std::array<std::uint32_t, 4>, std::pair<TestCodes, TestCodes>>;
-// Writes the state that `state_seed` makes to all ranks of `source`, and what it must become to all ranks of
+struct TestSeed {
+  std::uint64_t seed = 0;
+  TestRows* known = nullptr;  // The seed's rows that were made before; none if null.
+};
+// Writes the state that a seed makes to all ranks of `source`, and what it must become to all ranks of
 // `expected`, for the tokens that a plan moves.
 void write_state(const kv::Descriptor& source_descriptor, const kv::Descriptor& target_descriptor,
-                 const Product& product, std::uint64_t state_seed, TestRanks* source, TestRanks* expected,
-                 TestRows* known = nullptr);
+                 const Product& product, TestSeed seed, TestRanks* source, TestRanks* expected);
 
 }  // namespace isthmus::transform

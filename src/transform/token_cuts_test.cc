@@ -220,6 +220,23 @@ RC_GTEST_PROP(StripedProof, SaysWhatCountingSays, ()) {
   RC_ASSERT(prove(product, ends.source, ends.target, ends.tokens).ok() == right);
 }
 
+// Each rank of either end has both positions, or neither.
+bool are_held_alike(const Random& ends, std::uint64_t a, std::uint64_t b) {
+  for (const kv::Descriptor* end : {&ends.source, &ends.target}) {
+    for (const kv::RankBox& box : end->partition) {
+      if (has_position(box, a) != has_position(box, b)) return false;
+    }
+  }
+  return true;
+}
+
+void count_cells(const Random& ends, const kv::Box& box, std::uint64_t position, std::vector<int>& seen) {
+  for (std::uint32_t layer = box.layer_begin; layer < box.layer_end; ++layer) {
+    for (std::uint32_t head = box.head_begin; head < box.head_end; ++head)
+      ++seen.at((std::size_t{layer} * ends.heads + head) * ends.tokens.end + position);
+  }
+}
+
 RC_GTEST_PROP(StripedPlans, CoverEachCellOnceAndLeaveNoRankHalf, ()) {
   const Random ends = some_ends(600);
   const Plan plan =
@@ -234,14 +251,8 @@ RC_GTEST_PROP(StripedPlans, CoverEachCellOnceAndLeaveNoRankHalf, ()) {
       for (std::uint64_t at = run.begin; at < run.end; ++at) {
         const std::uint64_t position = chunk.box.tokens.begin + at;
         RC_ASSERT(position < chunk.box.tokens.end);
-        for (const kv::Descriptor* end : {&ends.source, &ends.target}) {
-          for (const kv::RankBox& box : end->partition)
-            RC_ASSERT(has_position(box, position) == has_position(box, chunk.box.tokens.begin));
-        }
-        for (std::uint32_t l = chunk.box.layer_begin; l < chunk.box.layer_end; ++l) {
-          for (std::uint32_t h = chunk.box.head_begin; h < chunk.box.head_end; ++h)
-            ++seen.at((std::size_t{l} * ends.heads + h) * ends.tokens.end + position);
-        }
+        RC_ASSERT(are_held_alike(ends, position, chunk.box.tokens.begin));
+        count_cells(ends, chunk.box, position, seen);
       }
     }
     RC_ASSERT(count == chunk.token_count);
@@ -260,7 +271,7 @@ RC_GTEST_PROP(StripedRedistribution, WritesWhatAPlainLoopWrites, ()) {
   const kv::TokenRange valid{first, ends.tokens.end};
   TestRanks from(ends.source, first, valid, 1), to(ends.target, first, valid, 2),
       expected(ends.target, first, valid, 2);
-  write_state(ends.source, ends.target, plan->product(), 42, &from, &expected);
+  write_state(ends.source, ends.target, plan->product(), {42}, &from, &expected);
   const Result<Moved> moved = redistribute(
       {.plan = plan, .source = ends.source, .target = ends.target, .from = from.memory(), .to = to.memory()});
   if (!moved.ok()) RC_FAIL(moved.error().text());
@@ -283,7 +294,7 @@ Moved expect_crosses(const kv::Descriptor& source, const kv::Descriptor& target,
   const auto plan =
       std::make_shared<const Plan>(Plan::make(source, target, test_verdict(source, target), tokens).value());
   TestRanks from(source, 0, tokens, 1), to(target, 0, tokens, 2), expected(target, 0, tokens, 2);
-  write_state(source, target, plan->product(), 7, &from, &expected);
+  write_state(source, target, plan->product(), {7}, &from, &expected);
   const Result<Moved> moved = redistribute(
       {.plan = plan, .source = source, .target = target, .from = from.memory(), .to = to.memory()});
   EXPECT_TRUE(moved.ok()) << (moved.ok() ? "" : moved.error().text());

@@ -139,15 +139,16 @@ def test_wrong_values_are_said():
 
 
 PROMPT = (
-    "The old lighthouse keeper climbed the stairs every evening. He had done so for thirty years, in summer when the "
-    "sea lay flat and in winter when it threw stones at the door. He knew each ship by her lamps, and each captain by "
-    "the way he rounded the point. One night in November, when the wind had turned and the fog came in, he saw"
+    "The old lighthouse keeper climbed the stairs every evening. He had done so for thirty years, in "
+    "summer when the sea lay flat and in winter when it threw stones at the door. He knew each ship by "
+    "her lamps, and each captain by the way he rounded the point. One night in November, when the wind "
+    "had turned and the fog came in, he saw"
 )
 
 
 def live(command, file, engine, *arguments):
-    options = ["--model", MODEL, "--engine", engine, "--prompt", PROMPT, "--generate", 12, "--json", *arguments]
-    made = kv(command, file, *options)
+    options = ["--model", MODEL, "--engine", engine, "--prompt", PROMPT, "--generate", 12, "--json"]
+    made = kv(command, file, *options, *arguments)
     assert made.returncode == 0, made.stderr
     return json.loads(made.stdout)
 
