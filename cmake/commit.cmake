@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Writes OUT, a header that names the commit that SOURCE is at; "+" if files differ from it.
+# Makes OUT from IN with the commit that SOURCE is at; "+" if files differ from it.
 execute_process(COMMAND git -C ${SOURCE} rev-parse --short=12 HEAD
   OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
 if(failed)
@@ -10,14 +10,4 @@ else()
     string(APPEND commit "+")
   endif()
 endif()
-file(CONFIGURE OUTPUT ${OUT} CONTENT [[
-// SPDX-License-Identifier: Apache-2.0
-// The commit that this program was built from.
-#pragma once
-
-namespace isthmus::cli {
-
-inline constexpr const char* kCommit = "@commit@";
-
-}  // namespace isthmus::cli
-]] @ONLY)
+configure_file(${IN} ${OUT} @ONLY)
