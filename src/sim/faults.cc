@@ -37,6 +37,8 @@ Faults faults_of(std::uint64_t seed) {
   faults.second_opener = some(0.1);
   faults.promised = some(0.1);
   faults.other_tokens = some(0.02);
+  faults.direct = some(0.1);
+  faults.grouped = some(0.1);
   faults.plan_fails = some(0.005);
   faults.lies = some(0.15);
   faults.strays = some(0.7);

@@ -45,7 +45,8 @@ std::optional<HandoffView> World::any_handoff(std::size_t consumer, std::size_t 
   const auto is_rare = [&](const std::optional<HandoffView>& view, const Id128& reservation) {
     const auto held = agents_[producer]->producer->state_of(reservation);
     const auto state = view ? view->state : ConsumerState::kClosed;
-    return state == ConsumerState::kPlanning || state == ConsumerState::kQuarantined ||
+    return state == ConsumerState::kPlanning || state == ConsumerState::kResuming ||
+           state == ConsumerState::kConfirming || state == ConsumerState::kQuarantined ||
            state == ConsumerState::kQuiescing || held == ProducerState::kQuarantined ||
            held == ProducerState::kQuiescing;
   };
@@ -58,7 +59,7 @@ std::optional<HandoffView> World::any_handoff(std::size_t consumer, std::size_t 
     const HandoffView shown = view.value_or(HandoffView{id, 1, 1, ConsumerState::kClosed, kFarFuture, 0});
     if (rare && is_rare(view, request.reservation)) {
       const bool rarest = view && view->state == ConsumerState::kQuarantined;
-      rare_ones.insert(rare_ones.end(), rarest ? 4 : 1, shown);
+      rare_ones.insert(rare_ones.end(), rarest ? 8 : 1, shown);
     }
     if (view || any_age) found.push_back(shown);
   }
@@ -79,7 +80,10 @@ void World::lie_to_producer() {
   if (chance(0.2)) ++address.generation;
   const auto count = static_cast<std::uint32_t>(between(1, 20));
   wire::Frame frame;
-  switch (between(0, 5)) {
+  switch (between(0, 6)) {
+    case 6:
+      frame = wire::Valid{address, 1};
+      break;
     case 0: {
       wire::Open open;
       open.address = address;
@@ -126,9 +130,9 @@ void World::lie_to_consumer() {
   if (chance(0.3)) ++address.attempt;
   if (chance(0.2)) ++address.generation;
   const std::uint32_t number = link->channels.empty() ? 0 : link->channels.begin()->first;
-  const std::int64_t kind = between(0, 12);
-  if (kind >= 10 && number == 0) return;
-  if (kind == 10) {
+  const std::int64_t kind = between(0, 13);
+  if (kind >= 11 && number == 0) return;
+  if (kind == 11) {
     return send_data(link, number, [this, link, number, address] {
       const std::uint64_t token = wire::fence_token(address.handoff, address.attempt);
       ConsumerActions out;
@@ -137,7 +141,7 @@ void World::lie_to_consumer() {
       act(link->consumer, std::move(out));
     });
   }
-  if (kind > 10) {
+  if (kind > 11) {
     const PlanFacts facts = plan_facts(request.tokens);
     const auto index = static_cast<std::uint32_t>(between(0, facts.chunk_count - 1));
     const wire::ChunkGeometry geometry = facts.geometry(index);
@@ -165,8 +169,11 @@ void World::lie_to_consumer() {
       wire::Abort{address, Code::kAborted, "a lie", {}},
       wire::Restart{{address.handoff, address.attempt, address.generation + 1}},
       wire::Renewed{{{address, static_cast<std::uint64_t>(between(0, 2)), 0}}},
+      wire::Validity{address, 1, false},  // Of a direct read its yes would be believed.
   };
   deliver_control(link, true, *wire::encode(frames[kind]));
+  // Few handoffs are ever in it, and for long.
+  if (about->state == ConsumerState::kQuarantined && chance(0.7)) lie_to_consumer();
 }
 
 void World::stray_at_producer() {
@@ -237,7 +244,13 @@ void World::stray_at_consumer() {
   const Instant now = clock(link->consumer);
   const std::uint32_t attempt = about->attempt + (chance(0.3) ? 1 : 0);
   ConsumerActions out;
-  switch (between(0, 6)) {
+  switch (between(0, 8)) {
+    case 7:
+      if (!memory.group || memory.ended) core.decide(about->handoff, now, out);
+      break;
+    case 8:
+      if (memory.ended || chance(0.3)) core.abandon(about->handoff, kLie, now, out);
+      break;
     case 0:
       if (memory.ended || chance(0.3)) core.cancel(about->handoff, kLie, now, out);
       break;

@@ -237,6 +237,13 @@ void World::act(std::size_t index, ConsumerActions actions) {
       this->reserve(index, *reserve);
     } else if (const auto* place = std::get_if<PlaceChunk>(&action)) {
       place_chunk(index, *place);
+    } else if (const auto* read = std::get_if<Verified>(&action)) {
+      const Memory& memory = *agent.memory.at(read->handoff.sequence);
+      memory.group->verified.insert(memory.rank);
+      tell_lead(memory.group,
+                [this, run = memory.group, rank = memory.rank](GroupCore& core, GroupActions& out) {
+                  core.verified(run->id, rank, clock(run->lead), out);
+                });
     } else if (const auto* need = std::get_if<NeedSession>(&action)) {
       find_session(index, *need, 5);
     } else if (const auto* check = std::get_if<Verify>(&action)) {
@@ -324,6 +331,7 @@ void World::place_chunk(std::size_t index, const PlaceChunk& place) {
 }
 
 void World::verify(std::size_t index, const Verify& check) {
+  if (agents_[index]->memory.at(check.handoff.sequence)->direct) return read_directly(index, check, 0);
   const bool sticks = chance(faults_.sticks * 5), fails = sticks && chance(0.3);
   at(index, sticks ? ms(3000, 30000) : ms(1, 4), [this, index, check, fails] {
     const Memory& memory = *agents_[index]->memory.at(check.handoff.sequence);
@@ -354,6 +362,26 @@ void World::owned(std::size_t index, const Own& own) {
     if (memory.destination[chunk] != right_value(memory.request, generation, chunk))
       violation(fmt::format("wrong bytes are owned, chunk {}", chunk));
   }
+  if (memory.group) {
+    if (memory.group->verified.size() < memory.group->members.size())
+      violation("a rank owns before all ranks have verified");
+    memory.group->owned.insert(memory.rank);
+    for (int copy = 0; copy < 2; ++copy) {  // The engine repeats it.
+      tell_lead(memory.group,
+                [this, run = memory.group, rank = memory.rank](GroupCore& core, GroupActions& out) {
+                  core.owned(run->id, rank, clock(run->lead), out);
+                });
+    }
+  }
+  // Its DONE may be under way, or lost, when the router gives up on it.
+  if (!request.grouped && chance(faults_.supersede)) {
+    world_at(ms(0, 1500), [this, what = memory.request] {
+      if (agents_[requests_[what]->producer]->alive) {
+        supersede(what);
+        after_event(requests_[what]->producer);
+      }
+    });
+  }
   // The worst moment to die: it has answered, and its DONE may not have left.
   if (chance(faults_.crash)) world_at(ms(0, 3), [this, index] { crash(index); });
   at(index, ms(1, 3000), [this, index, grant = own.destination] {
@@ -372,6 +400,7 @@ void World::consumer_ended(std::size_t index, const ConsumerHandoffEnded& ended)
   Request& request = *requests_[memory.request];
   memory.ended = true;
   --request.legs;
+  if (memory.group && ended.kind != TerminalKind::kOwned) rank_failed(memory.group, memory.rank);
   // The answer comes before the deadline, or as soon after it as quiescing takes.
   if (now_ > request.deadline + agent.clock_lost + std::chrono::seconds(5) &&
       now_ > agent.paused_until + std::chrono::seconds(5))

@@ -84,7 +84,8 @@ void Witness::grants(const wire::Renewed::Item& item, Instant now) {
   const bool flies = std::ranges::any_of(
       flying_, [&](const ChunkRef& chunk) { return chunk.handoff == item.address.handoff; });
   // It is this side that the consumer waits for: for chunks that it gave credit for, or for the seal.
-  const bool owes = !flies && (leased.granted > leased.sent || leased.sent == leased.chunks);
+  const bool owes = direct_.contains({item.address.handoff, item.address.attempt}) ||
+                    (!flies && (leased.granted > leased.sent || leased.sent == leased.chunks));
   if (!leased.sealed && !owes && leased.progress() <= leased.renewed)
     report_("a lease is extended though nothing moved");
   leased.renewed = leased.progress();
@@ -100,7 +101,9 @@ void Witness::hears(const wire::Frame& frame) {
   if (const auto* open = std::get_if<wire::Open>(&frame)) {
     std::uint32_t missing = 0;
     for (const wire::ChunkRange& range : open->missing) missing += range.end - range.begin;
-    missing_[{open->address.handoff, open->address.attempt}] = missing;
+    // The first one counts: a repeat is answered as it was.
+    missing_.emplace(AttemptKey{open->address.handoff, open->address.attempt}, missing);
+    if (open->direct) direct_.insert({open->address.handoff, open->address.attempt});
   } else if (const auto* plan = std::get_if<wire::Plan>(&frame)) {
     planned_.insert({plan->address.handoff, plan->address.attempt});
   } else if (const auto* credit = std::get_if<wire::Credit>(&frame)) {

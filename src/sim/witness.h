@@ -71,6 +71,7 @@ class Witness {
   std::set<Id128> ended_reservations_;
   std::map<AttemptKey, std::uint32_t> plans_, producer_ends_;
   std::map<AttemptKey, Leased> leased_;
+  std::set<AttemptKey> direct_;                  // Attempts that read by themselves.
   std::map<AttemptKey, std::uint32_t> missing_;  // Chunks that the OPEN of a later attempt named.
   std::set<ChunkRef> flying_;                    // SendChunk given, not reported.
   std::set<AttemptKey> planned_;                 // Consumer: PLAN has come.

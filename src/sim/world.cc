@@ -17,8 +17,8 @@ constexpr std::uint32_t kEventsMax = 20'000;
 
 }  // namespace
 
-World::World(std::uint64_t seed, Faults faults, std::uint32_t requests)
-    : rng_(seed), faults_(faults), request_count_(requests) {}
+World::World(std::uint64_t seed, Faults faults, std::uint32_t requests, std::vector<std::uint64_t> lengths)
+    : rng_(seed), faults_(faults), request_count_(requests), lengths_(std::move(lengths)) {}
 World::~World() = default;
 
 // --- Time
@@ -113,6 +113,9 @@ void World::wake(std::size_t index) {
     agent.consumer->tick(clock(index), out);
     check_leases_kept(index);
     act(index, std::move(out));
+    GroupActions groups;
+    agent.group->tick(clock(index), groups);
+    act(index, std::move(groups));
   }
 }
 
@@ -122,7 +125,9 @@ void World::after_event(std::size_t index) {
   const Status checked = agent.producer ? agent.producer->check() : agent.consumer->check();
   if (!checked.ok()) violation(checked.error().text());
   agent.witness->check(*agent.ledger);
-  const Instant next = agent.producer ? agent.producer->next_deadline() : agent.consumer->next_deadline();
+  const Instant next = agent.producer
+                           ? agent.producer->next_deadline()
+                           : std::min(agent.consumer->next_deadline(), agent.group->next_deadline());
   if (next == kFarFuture) return;
   const Duration due = std::max(next.since_origin + agent.clock_lost, now_);
   if (agent.wake_at != Duration::zero() && agent.wake_at <= due) return;
@@ -187,6 +192,7 @@ void World::start_agent(std::size_t index) {
                                                               : Capacity{{100'000, 0}, 40 * kTestTile * 8});
   agent.memory.clear();
   agent.pages.clear();
+  agent.groups.clear();
   agent.witness = std::make_unique<Witness>(
       [this, name = agent.name](const std::string& what) { violation(name + ": " + what); },
       [this](ChannelId channel) { return is_open(channel); });
@@ -204,6 +210,7 @@ void World::start_agent(std::size_t index) {
     agent.consumer = std::make_unique<ConsumerCore>(
         ConsumerOptions{agent.name, agent.incarnation, test_key(1), {target_descriptor()}, 4, {}, {}},
         agent.ledger.get());
+    agent.group = std::make_unique<GroupCore>(Timings{});
     agent.consumer->observe([this](ConsumerState from, ConsumerState to, std::string_view cause) {
       trace(*outcome_.transitions.insert(fmt::format("C {}>{} {}", name(from), name(to), cause)).first);
     });
@@ -219,6 +226,7 @@ void World::crash(std::size_t index) {
   // Whoever asked sees the connection break: that is an answer.
   for (const auto& [sequence, memory] : agent.memory) {
     if (!memory->ended) --requests_[memory->request]->legs;
+    if (memory->group && !memory->ended) rank_failed(memory->group, memory->rank);
   }
   for (auto& [id, link] : std::map(links_)) {
     if (link->producer == index || link->consumer == index) link_down(link);
@@ -331,6 +339,13 @@ void World::send_control(std::size_t from, SessionId session, const wire::Frame&
   if (!bytes.ok())
     return violation(fmt::format("{} can't be encoded: {}", wire::name(frame), bytes.error().text()));
   const bool to_consumer = from == link->producer;
+  if (const auto* validity = std::get_if<wire::Validity>(&frame); validity && validity->is_valid) {
+    const Request& request = *requests_[requests_of_.at(validity->address.handoff)];
+    const auto memory = agents_[link->consumer]->memory.find(validity->address.handoff.sequence);
+    if (memory != agents_[link->consumer]->memory.end() && memory->second->epoch != request.epoch &&
+        !request.lied)
+      violation("a holder that was superseded is told that its pages are valid");
+  }
   if (wire::is_for_consumer(frame, agents_[to_consumer ? link->consumer : link->producer]->incarnation) !=
       to_consumer) {
     violation(fmt::format("{} is for the other core", wire::name(frame)));
@@ -388,11 +403,14 @@ void World::start_request(std::size_t index) {
   Agent& agent = *agents_[request.producer];
   if (!agent.alive) return;
   request.reservation = test_id(9, index + 1);
-  request.tokens = {0, static_cast<std::uint64_t>(between(1, 3000))};
+  request.tokens = {
+      0, lengths_.empty() ? static_cast<std::uint64_t>(between(1, 3000)) : lengths_[index % lengths_.size()]};
   request.finishes = chance(faults_.finished);
   request.deadline = now_ + ms(2000, 40000);
+  request.direct = chance(faults_.direct);
+  request.grouped = chance(faults_.grouped);
   const std::size_t consumer = static_cast<std::size_t>(between(kProducers, kAgents - 1));
-  const bool promised = chance(faults_.promised);
+  const bool promised = !request.grouped && chance(faults_.promised);
   if (promised) {
     wire::Ticket ticket{agent.name,          agent.incarnation,
                         request.reservation, source_descriptor().digest(),
@@ -402,14 +420,17 @@ void World::start_request(std::size_t index) {
     at(consumer, ms(1, 50), [this, consumer, index] { begin_at(consumer, index, 2); });
   }
   at(request.producer, promised ? ms(1, 2000) : Duration(0), [this, index] { admit(index); });
-  if (!promised) {
+  if (request.grouped) {
+    at(request.producer, ms(1, 20), [this, index] { join_group(index); });
+  } else if (!promised) {
     world_at(ms(1, 300), [this, index, consumer] {
       if (agents_[consumer]->alive)
         at(consumer, Duration(0), [this, index, consumer] { begin_at(consumer, index, 2); });
     });
   }
-  if (chance(faults_.supersede)) at(request.producer, ms(5, 1500), [this, index] { supersede(index); });
-  if (chance(faults_.second_opener)) {
+  if (!request.grouped && chance(faults_.supersede))
+    at(request.producer, ms(5, 1500), [this, index] { supersede(index); });
+  if (!request.grouped && chance(faults_.second_opener)) {
     const std::size_t other = kProducers + (consumer - kProducers + 1) % kConsumers;
     world_at(ms(1, 300), [this, index, other] {
       if (agents_[other]->alive) at(other, Duration(0), [this, index, other] { begin_at(other, index, 1); });
@@ -581,7 +602,8 @@ void World::supersede(std::size_t index) {
   act(request.producer, std::move(out));
 }
 
-void World::begin_at(std::size_t consumer, std::size_t index, int tries_left) {
+void World::begin_at(std::size_t consumer, std::size_t index, int tries_left,
+                     const std::shared_ptr<GroupRun>& group, std::uint32_t rank) {
   Request& request = *requests_[index];
   Agent& agent = *agents_[consumer];
   SessionId session = 0;
@@ -598,7 +620,9 @@ void World::begin_at(std::size_t consumer, std::size_t index, int tries_left) {
               {},
               Instant{request.deadline} - agent.clock_lost,
               {request.tokens.size(), 0},
-              index};
+              index,
+              request.direct,
+              group != nullptr};
   ConsumerActions out;
   const Result<wire::HandoffId> handoff = agent.consumer->begin(std::move(begin), clock(consumer), out);
   if (!handoff.ok()) return;
@@ -610,6 +634,10 @@ void World::begin_at(std::size_t consumer, std::size_t index, int tries_left) {
   memory->request = index;
   memory->tries_left = tries_left;
   memory->epoch = request.epoch;
+  memory->direct = request.direct;
+  memory->group = group;
+  memory->rank = rank;
+  if (group) group->members.at(rank).handoff = *handoff;
   memory->other_tokens = other_tokens;
   memory->slow = chance(faults_.slow_reader);
   memory->destination.assign((request.tokens.size() + kTestTile - 1) / kTestTile, kGarbage);

@@ -16,6 +16,7 @@
 
 #include "base/digest.h"
 #include "handoff/core/consumer.h"
+#include "handoff/core/group.h"
 #include "handoff/core/ledger.h"
 #include "handoff/core/producer.h"
 #include "sim/coverage.h"
@@ -28,7 +29,7 @@ namespace isthmus::handoff::sim {
 // What a run did and every rule that it broke.
 struct Outcome {
   std::uint64_t begun = 0, owned = 0, retried = 0, events = 0;
-  std::map<std::string, std::uint64_t> consumer_ends, producer_ends;
+  std::map<std::string, std::uint64_t> consumer_ends, producer_ends, group_ends;
   std::set<std::string> transitions;    // "P growing>sealed" of all that happened.
   std::vector<std::string> violations;  // At most 20.
   std::uint64_t trace = 0;              // Digest of the sequence of events.
@@ -37,7 +38,8 @@ struct Outcome {
 
 class World {
  public:
-  World(std::uint64_t seed, Faults faults, std::uint32_t requests);
+  // Prompts have these lengths in turn, or any.
+  World(std::uint64_t seed, Faults faults, std::uint32_t requests, std::vector<std::uint64_t> lengths = {});
   ~World();
   Outcome run();
 
@@ -48,6 +50,7 @@ class World {
   struct Pages;
   struct Memory;
   struct Flight;
+  struct GroupRun;
   using Task = std::function<void()>;
   struct Scheduled {
     Duration at;
@@ -102,7 +105,14 @@ class World {
   void prefill_step(std::size_t index, std::uint64_t generation);
   void preempt(std::size_t index, std::uint64_t generation);
   void supersede(std::size_t index);
-  void begin_at(std::size_t consumer, std::size_t request, int tries_left);
+  void begin_at(std::size_t consumer, std::size_t request, int tries_left,
+                const std::shared_ptr<GroupRun>& group = nullptr, std::uint32_t rank = 0);
+  // Groups of ranks.
+  void join_group(std::size_t request);
+  void tell_lead(const std::shared_ptr<GroupRun>& run, std::function<void(GroupCore&, GroupActions&)> event);
+  void rank_failed(const std::shared_ptr<GroupRun>& run, std::uint32_t rank);
+  void act(std::size_t lead, GroupActions actions);
+  void read_directly(std::size_t agent, const Verify& verify, std::uint32_t chunk);
   void act(std::size_t agent, ProducerActions actions);
   void act(std::size_t agent, ConsumerActions actions);
   // What both shells do in the same way; false if it is something else.
@@ -136,6 +146,7 @@ class World {
   std::mt19937_64 rng_;
   Faults faults_;
   std::uint32_t request_count_;
+  std::vector<std::uint64_t> lengths_;
   Duration now_{0};
   std::uint64_t order_ = 0, next_session_ = 1, next_life_ = 1;
   std::priority_queue<Scheduled, std::vector<Scheduled>, std::greater<>> queue_;
@@ -145,6 +156,8 @@ class World {
   // Chunks handed to a channel and not arrived, by handoff: at most some that died with their channel.
   std::map<wire::HandoffId, std::vector<std::weak_ptr<Flight>>> flying_;
   DigestStream trace_;
+  std::vector<std::size_t> pending_ranks_;  // Of a group that isn't complete.
+  std::size_t group_ranks_ = 2;
   std::map<wire::HandoffId, std::size_t> requests_of_;  // Of every handoff ever begun.
   Outcome outcome_;
 };

@@ -43,6 +43,8 @@ struct World::Agent {
   std::unique_ptr<Witness> witness;
   std::unique_ptr<ProducerCore> producer;
   std::unique_ptr<ConsumerCore> consumer;
+  std::unique_ptr<GroupCore> group;  // Consumer: groups that it leads.
+  std::map<GroupId, std::shared_ptr<GroupRun>> groups;
   std::map<std::uint64_t, std::unique_ptr<Memory>> memory;  // Consumer: by sequence.
   std::map<Id128, std::unique_ptr<Pages>> pages;            // Producer: by reservation.
   // By handoff and generation: what the chunks of all its attempts held when they were packed.
@@ -56,6 +58,7 @@ struct World::Request {
   std::string ticket;
   std::uint64_t computed = 0, generation = 1;
   bool finishes = false;
+  bool direct = false, grouped = false;
   bool stillborn = false;  // Prefill failed before it was admitted.
   bool lied = false;       // Its producer has heard what no consumer has sent.
   Duration deadline{0};
@@ -80,8 +83,25 @@ struct World::Memory {
   std::vector<std::uint64_t> destination, staging, digests;  // Digests: of what landed in a slot, as sent.
   std::set<std::uint32_t> placing;                           // Slots that are being read.
   bool destination_released = false, staging_released = false, owned = false;
+  bool direct = false;
+  std::shared_ptr<GroupRun> group;  // Null: none.
+  std::uint32_t rank = 0;
   bool lied = false;  // Its frames weren't all its producer's.
   bool damaged = false, other_tokens = false, slow = false, sealed = false;
+};
+
+// One handoff of several ranks, as an onlooker sees it.
+struct World::GroupRun {
+  struct Member {
+    std::size_t consumer = 0;
+    wire::HandoffId handoff;
+  };
+  std::size_t lead = 0;
+  GroupId id = 0;
+  std::vector<std::size_t> requests;  // By rank.
+  std::vector<Member> members;
+  std::set<std::uint32_t> verified, owned;
+  bool ended = false;
 };
 
 // A chunk on its way.

@@ -50,7 +50,7 @@ TEST(HandoffWorld, RulesHoldUnderEveryFault) {
 
 // What an event does in a state is either seen here, or asserted by the core to be impossible.
 TEST(HandoffWorld, EveryEventMeetsEveryState) {
-  const Summary sum = run_handoffs({.first = 1, .seeds = 400, .jobs = 2}, [](const Summary&) {});
+  const Summary sum = run_handoffs({.first = 1, .seeds = 1000, .jobs = 2}, [](const Summary&) {});
   EXPECT_EQ(sum.coverage.missing(), std::vector<std::string>());
 }
 

@@ -10,9 +10,10 @@
 namespace isthmus::wire {
 namespace {
 
-constexpr std::string_view kNames[] = {"HELLO",    "HELLO_PROOF", "DATA_HELLO", "OPEN",  "PLAN",   "REJECT",
-                                       "PROMISED", "BUSY",        "CREDIT",     "SEAL",  "DONE",   "RELEASED",
-                                       "CANCEL",   "ABORT",       "RESTART",    "RENEW", "RENEWED"};
+constexpr std::string_view kNames[] = {"HELLO",  "HELLO_PROOF", "DATA_HELLO", "OPEN",    "PLAN",
+                                       "REJECT", "PROMISED",    "BUSY",       "CREDIT",  "SEAL",
+                                       "DONE",   "RELEASED",    "CANCEL",     "ABORT",   "RESTART",
+                                       "RENEW",  "RENEWED",     "VALID?",     "VALIDITY"};
 static_assert(std::size(kNames) == std::variant_size_v<Frame>);
 
 constexpr std::uint64_t kMsMax = std::uint64_t{1} << 40;
@@ -51,7 +52,7 @@ bool is_for_consumer(const Frame& frame, const Id128& local) {
     return address->handoff.consumer == local;
   }
   return !(std::holds_alternative<Open>(frame) || std::holds_alternative<Credit>(frame) ||
-           std::holds_alternative<Done>(frame));
+           std::holds_alternative<Done>(frame) || std::holds_alternative<Valid>(frame));
 }
 
 Mac open_proof(const Key& session_key, const Id128& nonce, const HandoffId& handoff, std::uint32_t attempt) {

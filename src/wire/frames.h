@@ -104,6 +104,7 @@ struct Open {
   // ascending.
   bool resumes = false;
   std::vector<ChunkRange> missing = {};
+  bool direct = false;  // No chunks: the consumer reads the producer's memory after SEAL, and asks VALID?.
   friend bool operator==(const Open&, const Open&) = default;
 };
 
@@ -244,8 +245,24 @@ struct Renewed {
   friend bool operator==(const Renewed&, const Renewed&) = default;
 };
 
+// Consumer, after its last direct read: were these pages this attempt's and generation's all the while? Asked
+// and answered any number of times.
+struct Valid {
+  Address address;
+  std::uint64_t number = 0;
+  friend bool operator==(const Valid&, const Valid&) = default;
+};
+
+// Producer: the answer, of the moment it was given. It changes nothing there.
+struct Validity {
+  Address address;
+  std::uint64_t number = 0;
+  bool is_valid = false;
+  friend bool operator==(const Validity&, const Validity&) = default;
+};
+
 using Frame = std::variant<Hello, HelloProof, DataHello, Open, Plan, Reject, Promised, Busy, Credit, Seal,
-                           Done, Released, Cancel, Abort, Restart, Renew, Renewed>;
+                           Done, Released, Cancel, Abort, Restart, Renew, Renewed, Valid, Validity>;
 
 // "OPEN", "PLAN", …; for logs and metrics labels.
 std::string_view name(const Frame& frame);

@@ -115,6 +115,7 @@ void put(const Open& frame, v1::Frame& out) {
   open.set_roundings_max(frame.roundings_max);
   open.set_deadline_ms(frame.deadline_ms);
   open.set_resumes(frame.resumes);
+  open.set_direct(frame.direct);
   for (const ChunkRange& range : frame.missing) {
     v1::ChunkRange& written = *open.add_missing();
     written.set_begin(range.begin);
@@ -133,6 +134,7 @@ Result<Frame> get(const v1::Open& in) {
   frame.roundings_max = in.roundings_max();
   frame.deadline_ms = in.deadline_ms();
   frame.resumes = in.resumes();
+  frame.direct = in.direct();
   for (const v1::ChunkRange& range : in.missing()) frame.missing.push_back({range.begin(), range.end()});
   return Frame(std::move(frame));
 }
@@ -354,6 +356,25 @@ Result<Frame> get(const v1::Renewed& in) {
     frame.items.push_back({get(item.address()), item.number(), item.lease_ms()});
   }
   return Frame(std::move(frame));
+}
+
+void put(const Valid& frame, v1::Frame& out) {
+  put(frame.address, *out.mutable_valid()->mutable_address());
+  out.mutable_valid()->set_number(frame.number);
+}
+
+Result<Frame> get(const v1::Valid& in) {
+  return Frame(Valid{get(in.address()), in.number()});
+}
+
+void put(const Validity& frame, v1::Frame& out) {
+  put(frame.address, *out.mutable_validity()->mutable_address());
+  out.mutable_validity()->set_number(frame.number);
+  out.mutable_validity()->set_is_valid(frame.is_valid);
+}
+
+Result<Frame> get(const v1::Validity& in) {
+  return Frame(Validity{get(in.address()), in.number(), in.is_valid()});
 }
 
 }  // namespace

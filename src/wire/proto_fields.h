@@ -108,6 +108,12 @@ bool with_body(const v1::Frame& in, const Use& use) {
     case v1::Frame::kRenewed:
       use(in.renewed());
       return true;
+    case v1::Frame::kValid:
+      use(in.valid());
+      return true;
+    case v1::Frame::kValidity:
+      use(in.validity());
+      return true;
     case v1::Frame::BODY_NOT_SET:
       return false;
   }

@@ -171,6 +171,10 @@ Frame frame_of_ends(std::size_t kind) {
     case 5:
       return Renew{several(kRenewalsMax,
                            [] { return Renewal{address(), any<std::uint64_t>(), any<std::uint32_t>()}; })};
+    case 7:
+      return Valid{address(), any<std::uint64_t>()};
+    case 8:
+      return Validity{address(), any<std::uint64_t>(), any<bool>()};
     default:
       return Renewed{several(
           kRenewalsMax, [] { return Renewed::Item{address(), any<std::uint64_t>(), any<std::uint64_t>()}; })};
@@ -192,6 +196,7 @@ Frame frame(std::size_t kind) {
                 range(),   enumerator<kv::Exactness>(3), small(), number(),
                 !seldom()};
       std::uint32_t after = 0;
+      made.direct = any<bool>();
       made.missing =
           several(kMissingMax, [] { return ChunkRange{any<std::uint32_t>() % 9, seldom() ? 0u : 9u}; });
       for (ChunkRange& range : made.missing) {

@@ -91,7 +91,8 @@ std::vector<Frame> all_frames() {
            2,
            30000,
            true,
-           {{0, 1}, {3, 9}}},
+           {{0, 1}, {3, 9}},
+           true},
       Plan{address(),
            digest,
            {16, 600},
@@ -119,6 +120,8 @@ std::vector<Frame> all_frames() {
       Restart{address()},
       Renew{{{address(), 5, 6}, {address(), 7, 8}}},
       Renewed{{{address(), 5, 9000}}},
+      Valid{address(), 5},
+      Validity{address(), 5, true},
   };
 }
 
@@ -414,7 +417,8 @@ TEST(Frames, EachGoesToTheRightCore) {
     const std::string_view kind = name(frame);
     if (kind.starts_with("HELLO") || kind == "DATA_HELLO") continue;
     const bool from_producer = kind == "PLAN" || kind == "REJECT" || kind == "PROMISED" || kind == "BUSY" ||
-                               kind == "SEAL" || kind == "RELEASED" || kind == "RESTART" || kind == "RENEWED";
+                               kind == "SEAL" || kind == "RELEASED" || kind == "RESTART" ||
+                               kind == "RENEWED" || kind == "VALIDITY";
     const bool both = kind == "CANCEL" || kind == "ABORT";
     EXPECT_EQ(is_for_consumer(frame, consumer), from_producer || both) << kind;
     EXPECT_EQ(is_for_consumer(frame, producer), from_producer) << kind;

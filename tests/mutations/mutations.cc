@@ -18,14 +18,11 @@
 namespace isthmus::handoff::sim {
 namespace {
 
-constexpr std::uint64_t kSeeds = 100;
+constexpr std::uint64_t kSeeds = 300;
 
 struct Planted {
   Mutation mutation;
   std::string_view what, rule;
-};
-struct NotYet {
-  std::string_view what, why;
 };
 
 constexpr Planted kProtocols[] = {
@@ -42,12 +39,9 @@ constexpr Planted kProtocols[] = {
     {Mutation::kReserveBeforeAdmission, "D reserves before P admits", "R10"},
     {Mutation::kStaleDoneReleases, "stale DONE releases a superseded slot", "§5"},
     {Mutation::kCreditSurvivesResume, "credits survive RESUME", "§5"},
-};
-
-constexpr NotYet kNotYet[] = {
-    {"VALID? ignores the attempt", "no direct reads, hence no VALID?"},
-    {"P frees on answering VALID?", "no direct reads, hence no VALID?"},
-    {"leader owns on N−1 ranks", "no multi-rank groups"},
+    {Mutation::kValidIgnoresAttempt, "VALID? ignores the attempt: another holder's seal answers it", "R7"},
+    {Mutation::kValidFrees, "P frees on answering VALID?", "R7"},
+    {Mutation::kLeaderOwnsEarly, "leader owns on N−1 ranks", "R11"},
 };
 
 constexpr Planted kOwn[] = {
@@ -167,14 +161,11 @@ int page() {
   std::fputs(fmt::format("Without a mutation {} seeds pass.\n\n## The protocol's list\n\n", kSeeds).c_str(),
              stdout);
   int found = rows(kProtocols);
-  std::fputs("\nNot applicable yet, as the protocol lacks what they are about:\n\n", stdout);
-  for (const NotYet& each : kNotYet)
-    std::fputs(fmt::format("- {}: {}\n", each.what, each.why).c_str(), stdout);
   std::fputs("\n## More\n\n", stdout);
   found += rows(kOwn);
   const int all = static_cast<int>(std::size(kProtocols) + std::size(kOwn));
   std::fputs(
-      fmt::format("\n{} of {} applicable ones are found within {} seeds.\n", found, all, kSeeds).c_str(),
+      fmt::format("\n{} of {} are found within {} seeds.\n", found, all, kSeeds).c_str(),
       stdout);
   return found * 5 >= all * 4 ? 0 : 1;
 }

@@ -188,6 +188,7 @@ class Shell final : public Agent {
   void act(const Verify& action);
   void act(const VoidChunks& action);
   void act(const NeedSession& action);
+  void act(const Verified&) {}  // No fetch of this shell is a member of a group.
   void act(Own& action);
   void act(const ReleaseStaging& action);
   void act(const ReleaseDestination& action);

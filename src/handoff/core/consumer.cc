@@ -118,6 +118,7 @@ void ConsumerCore::send_open(Entry& entry, Instant now, ConsumerActions& out) {
   open.exactness = entry.begin.policy.exactness;
   open.roundings_max = entry.begin.policy.roundings_max;
   open.deadline_ms = wire::to_ms(entry.begin.deadline - now);
+  open.direct = entry.begin.is_direct;
   open.resumes = entry.placed_count > 0;
   if (open.resumes) open.missing = missing_of(entry);
   entry.resend_at = now + options_.timings.resend_interval;
@@ -285,10 +286,12 @@ void ConsumerCore::plan_failed(const wire::HandoffId& handoff, std::uint32_t att
 
 // Destination and staging together, or nothing: half of them would be a wait while holding.
 bool ConsumerCore::try_reserve(Entry& entry, ConsumerActions& out) {
-  const std::uint64_t slot_bytes = std::max<std::uint64_t>(entry.plan->slot_bytes, 1);
+  // A direct read lands in the destination itself.
+  const std::uint64_t slot_bytes =
+      entry.begin.is_direct ? 0 : std::max<std::uint64_t>(entry.plan->slot_bytes, 1);
   const std::uint64_t wanted = std::min(options_.slots, entry.plan->chunk_count);
-  const auto slots =
-      static_cast<std::uint32_t>(std::clamp<std::uint64_t>(ledger_->free_staging() / slot_bytes, 1, wanted));
+  const auto slots = static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(ledger_->free_staging() / std::max<std::uint64_t>(slot_bytes, 1), 1, wanted));
   if (mutation(Mutation::kReserveBeforeAdmission)) ledger_->release(std::exchange(entry.peak.destination, 0));
   const Result<Ledger::Peak> peak =
       ledger_->grant_peak(entry.begin.destination, slots * slot_bytes, entry.begin.deadline);
@@ -397,6 +400,7 @@ void ConsumerCore::on_due(Entry& entry, Instant now, ConsumerActions& out) {
     if (entry.state == ConsumerState::kOpening || entry.state == ConsumerState::kPromised)
       send_open(entry, now, out);
     if (entry.state == ConsumerState::kReceiving) grant_credit(entry, true, out);
+    if (entry.state == ConsumerState::kConfirming) ask_again(entry, now, out);
     if (entry.state == ConsumerState::kReserving) {
       serve_waiting(out);
       entry.resend_at = entry.memory_reserved ? kFarFuture : now + options_.timings.busy_retry;

@@ -66,6 +66,13 @@ struct VoidChunks {
   std::uint32_t generation = 0;  // The new one.
 };
 
+// A member of a group has read its state back: tell the group's lead, then decide() or abandon().
+struct Verified {
+  wire::HandoffId handoff;
+  std::uint32_t attempt = 0;
+  std::uint64_t tag = 0;
+};
+
 // The state is the engine's. `destination` is its grant in the ledger, active now: the engine's owner
 // releases it.
 struct Own {
@@ -113,7 +120,7 @@ struct ConsumerHandoffEnded {
 
 using ConsumerAction =
     std::variant<SendFrame, MakePlan, RevokeChannel, ReserveCapacity, PlaceChunk, Verify, VoidChunks,
-                 NeedSession, Own, ReleaseStaging, ReleaseDestination, ConsumerHandoffEnded>;
+                 NeedSession, Verified, Own, ReleaseStaging, ReleaseDestination, ConsumerHandoffEnded>;
 using ConsumerActions = std::vector<ConsumerAction>;
 
 struct ConsumerOptions {
@@ -136,6 +143,9 @@ struct Begin {
   Instant deadline = kFarFuture;  // Of the request.
   Amount destination;             // Memory that `wanted` takes here.
   std::uint64_t tag = 0;          // The shell's; comes back in actions.
+  // No chunks: after SEAL the shell reads the producer's memory itself, in Verify.
+  bool is_direct = false;
+  bool is_member = false;  // Of a group: Verified, then its word.
 };
 
 // What to do with a data message whose header has come.
@@ -203,6 +213,10 @@ class ConsumerCore {
   void verified(const wire::HandoffId& handoff, std::uint32_t attempt, Status status, Instant now,
                 ConsumerActions& out);
 
+  // The group's word on a member: it may own, once it has confirmed; or all members end.
+  void decide(const wire::HandoffId& handoff, Instant now, ConsumerActions& out);
+  void abandon(const wire::HandoffId& handoff, Error why, Instant now, ConsumerActions& out);
+
   // Memory was released in the ledger by someone else: handoffs that wait for it may go on.
   void memory_freed(ConsumerActions& out) { serve_waiting(out); }
 
@@ -266,7 +280,9 @@ class ConsumerCore {
     bool session_asked = false;  // NeedSession has been given and not answered.
     Status lost;                 // When resuming: why.
     std::optional<SealInfo> seal;
-    bool verifying = false;  // Verify has been given and not answered.
+    bool verifying = false;                     // Verify has been given and not answered.
+    std::uint64_t valid_number = 0;             // Of the last VALID?; the first goes out after the last read.
+    bool is_valid = false, is_decided = false;  // When confirming.
     std::uint32_t done_sent = 0;
     // When quiescing.
     TerminalKind end_kind = TerminalKind::kFailed;
@@ -295,6 +311,10 @@ class ConsumerCore {
   void grant_credit(Entry& entry, bool repeat, ConsumerActions& out);
   Result<Judgement> judge_current(Entry& entry, ChannelId channel, const wire::ChunkHeader& header);
   void maybe_verify(Entry& entry, Instant now, ConsumerActions& out);
+  void confirm(Entry& entry, Instant now, ConsumerActions& out);
+  void ask_again(Entry& entry, Instant now, ConsumerActions& out);
+  void on_validity(Entry& entry, const wire::Validity& validity, Instant now, ConsumerActions& out);
+  void maybe_own(Entry& entry, Instant now, ConsumerActions& out);
   void own(Entry& entry, Instant now, ConsumerActions& out);
   void send_done(Entry& entry, Instant now, ConsumerActions& out);
   // Resuming.

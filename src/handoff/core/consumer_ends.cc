@@ -13,8 +13,9 @@ namespace isthmus::handoff {
 void ConsumerCore::own(Entry& entry, Instant now, ConsumerActions& out) {
   const bool quiet = entry.unquiet.empty() || mutation(Mutation::kOwnWithOpenChannel);
   ISTHMUS_CHECK(entry.seal && quiet && !has_work_in_flight(entry) &&
-                entry.placed_count == entry.plan->chunk_count);
-  move(entry, ConsumerState::kOwned, "verified", kFarFuture);
+                (entry.begin.is_direct || entry.placed_count == entry.plan->chunk_count));
+  const bool confirmed = entry.state == ConsumerState::kConfirming;
+  move(entry, ConsumerState::kOwned, confirmed ? "confirmed" : "verified", kFarFuture);
   const Ledger::Peak peak = std::exchange(entry.peak, {});
   ledger_->move(peak.destination, Category::kActive);
   ledger_->release(peak.staging);

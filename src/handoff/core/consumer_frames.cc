@@ -21,6 +21,7 @@ ConsumerEvent event_of(const wire::Frame& frame) {
   if (std::holds_alternative<wire::Released>(frame)) return ConsumerEvent::kReleased;
   if (std::holds_alternative<wire::Cancel>(frame)) return ConsumerEvent::kCancel;
   if (std::holds_alternative<wire::Restart>(frame)) return ConsumerEvent::kRestart;
+  if (std::holds_alternative<wire::Validity>(frame)) return ConsumerEvent::kValidity;
   return ConsumerEvent::kAbort;
 }
 
@@ -79,6 +80,8 @@ void ConsumerCore::on_handoff_frame(Entry& entry, const wire::Frame& frame, Inst
     on_seal(entry, *seal, now, out);
   } else if (const auto* restart = std::get_if<wire::Restart>(&frame)) {
     on_restart(entry, *restart, now, out);
+  } else if (const auto* validity = std::get_if<wire::Validity>(&frame)) {
+    on_validity(entry, *validity, now, out);
   } else if (std::holds_alternative<wire::Released>(frame)) {
     if (entry.state == ConsumerState::kOwned) close(entry, "released");
   } else if (const auto* cancel = std::get_if<wire::Cancel>(&frame)) {
@@ -193,6 +196,12 @@ void ConsumerCore::on_renewed(SessionId session, const wire::Renewed& renewed, I
 
 void ConsumerCore::start_receiving(Entry& entry, Instant now, ConsumerActions& out) {
   entry.channels.clear();
+  if (entry.begin.is_direct) {
+    const bool confirmed = entry.lease_end != kFarFuture;
+    move(entry, ConsumerState::kReceiving, "capacity",
+         confirmed ? kFarFuture : now + options_.timings.open_max);
+    return arm(entry);
+  }
   for (auto it = channels_.lower_bound({entry.begin.session, 0});
        it != channels_.end() && it->session == entry.begin.session; ++it) {
     entry.channels.push_back(it->number);
@@ -221,7 +230,7 @@ void ConsumerCore::grant_credit(Entry& entry, bool repeat, ConsumerActions& out)
     slot = {SlotUse::kGranted, entry.address.generation, entry.wanted.at(entry.granted), {}};
     ++entry.granted;
   }
-  if (entry.granted == before && !repeat) return;
+  if (entry.begin.is_direct || (entry.granted == before && !repeat)) return;
   if (entry.granted == 0 && entry.wanted.count() > 0) return;
   send(entry,
        wire::Credit{entry.address, static_cast<std::uint32_t>(entry.slots.size()), entry.granted,
@@ -365,7 +374,7 @@ void ConsumerCore::on_restart(Entry& entry, const wire::Restart& restart, Instan
   if (!live || entry.seal || restart.address.generation <= entry.address.generation) return;
   entry.address.generation = restart.address.generation;
   entry.offered->resumed = false;
-  if (entry.state != ConsumerState::kReceiving) {
+  if (entry.state != ConsumerState::kReceiving || entry.begin.is_direct) {
     if (entry.placed_count > 0) void_chunks(entry, out);
     if (entry.plan) entry.wanted = ChunkSet::all(entry.plan->chunk_count);
     return;
@@ -426,7 +435,7 @@ void ConsumerCore::on_seal(Entry& entry, const wire::Seal& seal, Instant now, Co
 void ConsumerCore::maybe_verify(Entry& entry, Instant now, ConsumerActions& out) {
   const bool quiet = entry.unquiet.empty() || mutation(Mutation::kOwnWithOpenChannel);
   if (entry.state != ConsumerState::kReceiving || !entry.seal || !quiet || has_work_in_flight(entry)) return;
-  if (entry.placed_count < entry.plan->chunk_count) {
+  if (entry.placed_count < entry.plan->chunk_count && !entry.begin.is_direct) {
     const std::string detail = fmt::format("sealed and fenced with {} of {} chunks here", entry.placed_count,
                                            entry.plan->chunk_count);
     return end(entry, TerminalKind::kCorrupt, Error{Code::kCorrupt, detail}, Tell::kAbort, now, out);
@@ -453,6 +462,7 @@ void ConsumerCore::verified(const wire::HandoffId& handoff, std::uint32_t attemp
     end_if_late(*entry, now, out);
     return;
   }
+  if (entry->begin.is_direct || entry->begin.is_member) return confirm(*entry, now, out);
   own(*entry, now, out);
 }
 

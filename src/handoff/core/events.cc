@@ -43,6 +43,7 @@ constexpr Impossible<P, PE> kProducer[] = {
     {P::kPinned, PE::kCancel, kNoHolder},
     {P::kPinned, PE::kAbort, kNoHolder},
     {P::kPinned, PE::kRenew, kNoHolder},
+    {P::kPinned, PE::kValid, kNoHolder},
     {P::kPinned, PE::kPlanReady, kNoHolder},
     {P::kPinned, PE::kPlanFailed, kNoHolder},
     {P::kPinned, PE::kChunkPacked, kNoHolder},
@@ -59,6 +60,7 @@ constexpr Impossible<C, CE> kConsumer[] = {
     {C::kPlanning, CE::kChannelLost, kNoChannels},
     {C::kReserving, CE::kChannelLost, kNoChannels},
     {C::kVerifying, CE::kChannelLost, kQuiet},
+    {C::kConfirming, CE::kChannelLost, kQuiet},
     {C::kOwned, CE::kChannelLost, kQuiet},
     {C::kQuarantined, CE::kChannelLost, kQuiet},
     {C::kClosed, CE::kChannelLost, kQuiet},
@@ -67,6 +69,7 @@ constexpr Impossible<C, CE> kConsumer[] = {
     {C::kPlanning, CE::kChunkArrived, kAsked},
     {C::kReserving, CE::kChunkArrived, kAsked},
     {C::kVerifying, CE::kChunkArrived, kQuiet},
+    {C::kConfirming, CE::kChunkArrived, kQuiet},
     {C::kOwned, CE::kChunkArrived, kQuiet},
     {C::kQuarantined, CE::kChunkArrived, kQuiet},
     {C::kClosed, CE::kChunkArrived, kQuiet},
@@ -75,6 +78,7 @@ constexpr Impossible<C, CE> kConsumer[] = {
     {C::kPlanning, CE::kChunkPlaced, kAsked},
     {C::kReserving, CE::kChunkPlaced, kAsked},
     {C::kVerifying, CE::kChunkPlaced, kAsked},
+    {C::kConfirming, CE::kChunkPlaced, kAsked},
     {C::kOwned, CE::kChunkPlaced, kAsked},
     {C::kClosed, CE::kChunkPlaced, kAsked},
     {C::kOpening, CE::kPlacementFailed, kAsked},
@@ -82,6 +86,7 @@ constexpr Impossible<C, CE> kConsumer[] = {
     {C::kPlanning, CE::kPlacementFailed, kAsked},
     {C::kReserving, CE::kPlacementFailed, kAsked},
     {C::kVerifying, CE::kPlacementFailed, kAsked},
+    {C::kConfirming, CE::kPlacementFailed, kAsked},
     {C::kOwned, CE::kPlacementFailed, kAsked},
     {C::kClosed, CE::kPlacementFailed, kAsked},
     {C::kOpening, CE::kVerified, kAsked},
@@ -90,6 +95,7 @@ constexpr Impossible<C, CE> kConsumer[] = {
     {C::kReserving, CE::kVerified, kAsked},
     {C::kReceiving, CE::kVerified, kAsked},
     {C::kResuming, CE::kVerified, kAsked},
+    {C::kConfirming, CE::kVerified, kAsked},
     {C::kOwned, CE::kVerified, kAsked},
     {C::kClosed, CE::kVerified, kAsked},
     {C::kOpening, CE::kVerifyFailed, kAsked},
@@ -98,6 +104,7 @@ constexpr Impossible<C, CE> kConsumer[] = {
     {C::kReserving, CE::kVerifyFailed, kAsked},
     {C::kReceiving, CE::kVerifyFailed, kAsked},
     {C::kResuming, CE::kVerifyFailed, kAsked},
+    {C::kConfirming, CE::kVerifyFailed, kAsked},
     {C::kOwned, CE::kVerifyFailed, kAsked},
     {C::kClosed, CE::kVerifyFailed, kAsked},
     {C::kQuarantined, CE::kDeadline, "it waits for a report alone"},
@@ -136,6 +143,7 @@ std::string_view name(ProducerEvent event) {
                                          "CANCEL",
                                          "ABORT",
                                          "RENEW",
+                                         "VALID?",
                                          "plan ready",
                                          "plan failed",
                                          "chunk packed",
@@ -155,7 +163,8 @@ std::string_view name(ConsumerEvent event) {
       "ABORT",         "RESTART",       "RENEWED",          "plan ready",
       "plan failed",   "memory ready",  "memory refused",   "chunk header",
       "chunk arrived", "chunk placed",  "placement failed", "fence",
-      "verified",      "verify failed", "deadline"};
+      "verified",      "verify failed", "VALIDITY",         "decided",
+      "abandoned",     "deadline"};
   static_assert(std::size(kNames) == kConsumerEvents);
   return kNames[static_cast<std::size_t>(event)];
 }

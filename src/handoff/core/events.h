@@ -34,6 +34,7 @@ enum class ProducerEvent : std::uint8_t {
   kCancel,
   kAbort,
   kRenew,
+  kValid,
   kPlanReady,
   kPlanFailed,
   kChunkPacked,
@@ -42,7 +43,7 @@ enum class ProducerEvent : std::uint8_t {
   kSealReady,
   kDeadline,
 };
-inline constexpr std::size_t kProducerEvents = 25;
+inline constexpr std::size_t kProducerEvents = 26;
 
 // kClosed stands for "none".
 enum class ConsumerEvent : std::uint8_t {
@@ -72,9 +73,12 @@ enum class ConsumerEvent : std::uint8_t {
   kFence,
   kVerified,
   kVerifyFailed,
+  kValidity,
+  kDecided,    // Its group's word.
+  kAbandoned,  // Its group's word.
   kDeadline,
 };
-inline constexpr std::size_t kConsumerEvents = 27;
+inline constexpr std::size_t kConsumerEvents = 30;
 
 std::string_view name(ProducerEvent event);
 std::string_view name(ConsumerEvent event);

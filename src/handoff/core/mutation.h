@@ -33,6 +33,9 @@ enum class Mutation : std::uint8_t {
   kCreditSurvivesResume,
   kResumeKeepsOldGeneration,
   kStaleDoneReleases,
+  kValidIgnoresAttempt,
+  kValidFrees,
+  kLeaderOwnsEarly,
 };
 
 }  // namespace isthmus::handoff

@@ -205,6 +205,7 @@ class ProducerCore {
     std::uint32_t number = 0;
     SessionId session = 0;
     Digest128 target;
+    bool direct = false;
     wire::Plan offer;  // PLAN, complete once `plan` is there.
     std::optional<PlanFacts> plan;
     std::vector<ChannelId> channels;       // From the first CREDIT.
@@ -275,6 +276,7 @@ class ProducerCore {
   void on_stop(SessionId session, const wire::Address& address, const std::vector<std::uint32_t>& channels,
                End end, Instant now, ProducerActions& out);
   void on_renew(SessionId session, const wire::Renew& renew, Instant now, ProducerActions& out);
+  void on_valid(SessionId session, const wire::Valid& valid, Instant now, ProducerActions& out);
   // OPEN in steps.
   bool repeat_answer(SessionId session, const wire::Open& open, Instant now, ProducerActions& out);
   bool resume_answer(SessionId session, const wire::Open& open, Instant now, ProducerActions& out);

@@ -59,6 +59,8 @@ Status ProducerCore::frame_in(SessionId session, const wire::Frame& frame, Insta
             out);
   } else if (const auto* renew = std::get_if<wire::Renew>(&frame)) {
     on_renew(session, *renew, now, out);
+  } else if (const auto* valid = std::get_if<wire::Valid>(&frame)) {
+    on_valid(session, *valid, now, out);
   } else {
     return Error{Code::kMalformed, fmt::format("{} isn't a consumer's frame", wire::name(frame))};
   }
@@ -257,6 +259,7 @@ void ProducerCore::take_slot(Entry& entry, SessionId session, const wire::Open& 
   attempt.number = open.address.attempt;
   attempt.session = session;
   attempt.target = open.target;
+  attempt.direct = open.direct;
   attempt.offer.source = entry.spec.source;
   attempt.offer.tokens = open.wanted;
   attempt.offer.verdict = verdict.kind;
@@ -432,6 +435,10 @@ void ProducerCore::maybe_seal(Entry& entry, Instant now, ProducerActions& out) {
     return;
   }
   Attempt& attempt = *entry.attempt;
+  if (attempt.direct) {
+    if (now < entry.lease_end) send_seal(entry, {}, now, out);
+    return;
+  }
   if (entry.state != ProducerState::kGrowing || attempt.seal_asked ||
       attempt.next_chunk < attempt.wanted.count())
     return;
@@ -479,7 +486,11 @@ void ProducerCore::send_seal(Entry& entry, Digest128 tile_root, Instant now, Pro
 void ProducerCore::on_done(SessionId session, const wire::Done& done, Instant now, ProducerActions& out) {
   meet(find(done.address.handoff), ProducerEvent::kDone);
   Entry* entry = find(done.address.handoff, done.address.attempt);
-  if (entry == nullptr && mutation(Mutation::kStaleDoneReleases)) entry = successor_of(done.address.handoff);
+  if (entry == nullptr && mutation(Mutation::kStaleDoneReleases)) {
+    Entry* next = successor_of(done.address.handoff);
+    if (next != nullptr && next->state < ProducerState::kQuiescing)
+      return end_attempt(*next, {TerminalKind::kDone, ok_status(), true, false, "ended"}, now, out);
+  }
   if (entry == nullptr || entry->state == ProducerState::kQuarantined) {
     const Ended* ended = ended_handoffs_.find(done.address.handoff, now);
     const bool released =
@@ -584,7 +595,7 @@ std::optional<wire::Renewed::Item> ProducerCore::renew_one(const wire::Renewal& 
       attempt.placed = std::max(attempt.placed, item.chunks_placed);
     // Without progress the consumer gets no more time, unless it is this side that it waits for.
     const bool ours =
-        !attempt.plan ||
+        !attempt.plan || attempt.direct ||
         (entry->state == ProducerState::kGrowing && attempt.sending.empty() &&
          (attempt.granted > attempt.next_chunk || attempt.next_chunk == attempt.wanted.count()));
     const std::uint64_t progress = std::uint64_t{attempt.next_chunk} + attempt.granted + attempt.placed;
@@ -596,6 +607,22 @@ std::optional<wire::Renewed::Item> ProducerCore::renew_one(const wire::Renewal& 
   }
   answer.lease_ms = wire::to_ms(entry->lease_end - now);
   return answer;
+}
+
+// Stateless: what it says is of this moment, and nothing is different afterwards.
+void ProducerCore::on_valid(SessionId session, const wire::Valid& valid, Instant now, ProducerActions& out) {
+  meet(find(valid.address.handoff), ProducerEvent::kValid);
+  Entry* entry = find(valid.address.handoff, valid.address.attempt);
+  if (entry == nullptr && mutation(Mutation::kValidIgnoresAttempt))
+    entry = successor_of(valid.address.handoff);
+  // Of the sealed generation, and the pages are still that one's.
+  const bool is_valid = entry != nullptr && entry->state == ProducerState::kSealed &&
+                        now < entry->lease_end &&
+                        entry->attempt->seal->address.generation == valid.address.generation &&
+                        entry->generation == valid.address.generation;
+  out.push_back(SendFrame{session, wire::Validity{valid.address, valid.number, is_valid}});
+  if (is_valid && mutation(Mutation::kValidFrees))
+    end_attempt(*entry, {TerminalKind::kDone, ok_status(), true, false, "done"}, now, out);
 }
 
 SessionId ProducerCore::session_to(const Id128& incarnation, SessionId preferred) const {

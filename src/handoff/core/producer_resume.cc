@@ -48,6 +48,7 @@ void ProducerCore::resume(Entry& entry, SessionId session, const wire::Open& ope
       (mutation(Mutation::kResumeKeepsOldGeneration) && open.address.generation != 0);
   attempt.number = open.address.attempt;
   attempt.session = session;
+  attempt.direct = open.direct;
   attempt.channels.clear();
   attempt.slots = 0;
   if (!mutation(Mutation::kCreditSurvivesResume)) attempt.granted = 0;

@@ -89,6 +89,7 @@ struct Timings {
   Duration plan_max = std::chrono::seconds(5);         // The shell's plan.
   Duration capacity_max = std::chrono::seconds(5);     // Bounded wait for memory.
   Duration verify_max = std::chrono::seconds(30);
+  Duration confirm_max = std::chrono::seconds(10);  // VALID? and a group's word; then a lease is over anyway.
   Duration quiesce_max =
       std::chrono::seconds(2);  // Then channels are revoked; again, then blocks are quarantined.
   // Severed, resuming: a connection and a handshake, and as much again for a gateway's place.

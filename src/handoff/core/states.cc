@@ -11,32 +11,59 @@ using P = ProducerState;
 using C = ConsumerState;
 
 constexpr Transition<P> kProducer[] = {
-    {P::kPromised, P::kPinned, "admitted"},   {P::kPromised, P::kReleased, "ended"},
-    {P::kPinned, P::kOpened, "open"},         {P::kPinned, P::kReleased, "ended"},
-    {P::kOpened, P::kGrowing, "credit"},      {P::kGrowing, P::kOpened, "preempted"},
-    {P::kOpened, P::kSealed, "finished"},     {P::kGrowing, P::kSealed, "finished"},
-    {P::kGrowing, P::kSealed, "sealed"},      {P::kOpened, P::kQuiescing, "ended"},
-    {P::kGrowing, P::kQuiescing, "ended"},    {P::kSealed, P::kQuiescing, "ended"},
-    {P::kSealed, P::kQuiescing, "done"},      {P::kQuiescing, P::kPinned, "quiet, reservation holds"},
-    {P::kQuiescing, P::kReleased, "quiet"},   {P::kQuiescing, P::kQuarantined, "not quiet in time"},
-    {P::kQuarantined, P::kReleased, "quiet"}, {P::kOpened, P::kSevered, "lost"},
-    {P::kGrowing, P::kSevered, "lost"},       {P::kSevered, P::kOpened, "resumed"},
-    {P::kSealed, P::kOpened, "resumed"},      {P::kSevered, P::kQuiescing, "ended"},
+    {P::kPromised, P::kPinned, "admitted"},
+    {P::kPromised, P::kReleased, "ended"},
+    {P::kPinned, P::kOpened, "open"},
+    {P::kPinned, P::kReleased, "ended"},
+    {P::kOpened, P::kGrowing, "credit"},
+    {P::kGrowing, P::kOpened, "preempted"},
+    {P::kOpened, P::kSealed, "finished"},
+    {P::kOpened, P::kSealed, "sealed"},
+    {P::kGrowing, P::kSealed, "finished"},
+    {P::kGrowing, P::kSealed, "sealed"},
+    {P::kOpened, P::kQuiescing, "ended"},
+    {P::kGrowing, P::kQuiescing, "ended"},
+    {P::kSealed, P::kQuiescing, "ended"},
+    {P::kSealed, P::kQuiescing, "done"},
+    {P::kQuiescing, P::kPinned, "quiet, reservation holds"},
+    {P::kQuiescing, P::kReleased, "quiet"},
+    {P::kQuiescing, P::kQuarantined, "not quiet in time"},
+    {P::kQuarantined, P::kReleased, "quiet"},
+    {P::kOpened, P::kSevered, "lost"},
+    {P::kGrowing, P::kSevered, "lost"},
+    {P::kSevered, P::kOpened, "resumed"},
+    {P::kSealed, P::kOpened, "resumed"},
+    {P::kSevered, P::kQuiescing, "ended"},
 };
 
 constexpr Transition<C> kConsumer[] = {
-    {C::kOpening, C::kPromised, "promised"},    {C::kOpening, C::kPlanning, "plan"},
-    {C::kPromised, C::kPlanning, "plan"},       {C::kPlanning, C::kReserving, "plans agree"},
-    {C::kReserving, C::kReceiving, "capacity"}, {C::kReceiving, C::kVerifying, "complete"},
-    {C::kVerifying, C::kOwned, "verified"},     {C::kOwned, C::kClosed, "released"},
-    {C::kOpening, C::kQuiescing, "ended"},      {C::kPromised, C::kQuiescing, "ended"},
-    {C::kPlanning, C::kQuiescing, "ended"},     {C::kReserving, C::kQuiescing, "ended"},
-    {C::kReceiving, C::kQuiescing, "ended"},    {C::kVerifying, C::kQuiescing, "ended"},
-    {C::kQuiescing, C::kClosed, "quiet"},       {C::kQuiescing, C::kQuarantined, "not quiet in time"},
-    {C::kQuarantined, C::kClosed, "quiet"},     {C::kOpening, C::kResuming, "lost"},
-    {C::kPromised, C::kResuming, "lost"},       {C::kPlanning, C::kResuming, "lost"},
-    {C::kReserving, C::kResuming, "lost"},      {C::kReceiving, C::kResuming, "lost"},
-    {C::kResuming, C::kOpening, "resumed"},     {C::kResuming, C::kQuiescing, "ended"},
+    {C::kOpening, C::kPromised, "promised"},
+    {C::kOpening, C::kPlanning, "plan"},
+    {C::kPromised, C::kPlanning, "plan"},
+    {C::kPlanning, C::kReserving, "plans agree"},
+    {C::kReserving, C::kReceiving, "capacity"},
+    {C::kReceiving, C::kVerifying, "complete"},
+    {C::kVerifying, C::kOwned, "verified"},
+    {C::kVerifying, C::kConfirming, "verified"},
+    {C::kConfirming, C::kOwned, "confirmed"},
+    {C::kConfirming, C::kQuiescing, "ended"},
+    {C::kOwned, C::kClosed, "released"},
+    {C::kOpening, C::kQuiescing, "ended"},
+    {C::kPromised, C::kQuiescing, "ended"},
+    {C::kPlanning, C::kQuiescing, "ended"},
+    {C::kReserving, C::kQuiescing, "ended"},
+    {C::kReceiving, C::kQuiescing, "ended"},
+    {C::kVerifying, C::kQuiescing, "ended"},
+    {C::kQuiescing, C::kClosed, "quiet"},
+    {C::kQuiescing, C::kQuarantined, "not quiet in time"},
+    {C::kQuarantined, C::kClosed, "quiet"},
+    {C::kOpening, C::kResuming, "lost"},
+    {C::kPromised, C::kResuming, "lost"},
+    {C::kPlanning, C::kResuming, "lost"},
+    {C::kReserving, C::kResuming, "lost"},
+    {C::kReceiving, C::kResuming, "lost"},
+    {C::kResuming, C::kOpening, "resumed"},
+    {C::kResuming, C::kQuiescing, "ended"},
 };
 
 using enum Holds;
@@ -63,6 +90,7 @@ constexpr Holds kConsumerHolds[kConsumerStates][kConsumerDuties] = {
     {kYes, kMay, kMay, kMay, kYes},  // receiving
     {kMay, kMay, kMay, kNo, kYes},   // resuming
     {kYes, kNo, kYes, kYes, kYes},   // verifying
+    {kYes, kNo, kNo, kYes, kYes},    // confirming
     {kNo, kNo, kNo, kYes, kYes},     // owned
     {kMay, kMay, kMay, kMay, kYes},  // quiescing
     {kYes, kNo, kYes, kMay, kNo},    // quarantined
@@ -86,9 +114,9 @@ std::string_view name(ProducerState state) {
 }
 
 std::string_view name(ConsumerState state) {
-  constexpr std::string_view kNames[] = {"opening",   "promised",    "planning",  "reserving",
-                                         "receiving", "resuming",    "verifying", "owned",
-                                         "quiescing", "quarantined", "closed"};
+  constexpr std::string_view kNames[] = {"opening",   "promised",  "planning",    "reserving",
+                                         "receiving", "resuming",  "verifying",   "confirming",
+                                         "owned",     "quiescing", "quarantined", "closed"};
   static_assert(std::size(kNames) == kConsumerStates);
   return kNames[static_cast<std::size_t>(state)];
 }

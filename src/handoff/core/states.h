@@ -38,12 +38,13 @@ enum class ConsumerState : std::uint8_t {
   kReceiving,    // CREDIT has been sent; chunks land.
   kResuming,     // A connection is lost; what has come is kept for the next attempt.
   kVerifying,    // Everything has come and is fenced; the state is being read back.
+  kConfirming,   // Read back; waits for the producer's VALIDITY, or for its group.
   kOwned,        // Own. DONE is repeated until RELEASED.
   kQuiescing,    // Not to be owned; the destination may still be written.
   kQuarantined,  // A placement never reported back; the destination is kept until it does.
   kClosed,       // Final.
 };
-inline constexpr std::size_t kConsumerStates = 11;
+inline constexpr std::size_t kConsumerStates = 12;
 
 template <typename State>
 struct Transition {
