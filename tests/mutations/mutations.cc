@@ -164,9 +164,7 @@ int page() {
   std::fputs("\n## More\n\n", stdout);
   found += rows(kOwn);
   const int all = static_cast<int>(std::size(kProtocols) + std::size(kOwn));
-  std::fputs(
-      fmt::format("\n{} of {} are found within {} seeds.\n", found, all, kSeeds).c_str(),
-      stdout);
+  std::fputs(fmt::format("\n{} of {} are found within {} seeds.\n", found, all, kSeeds).c_str(), stdout);
   return found * 5 >= all * 4 ? 0 : 1;
 }
 
