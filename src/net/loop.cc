@@ -24,6 +24,8 @@ constexpr Duration kDelayMax = std::chrono::hours(24 * 365);
 // gets `kGrace` to be read first, or a peer would be judged silent whose answer lies in the socket.
 constexpr Duration kLate = std::chrono::milliseconds(100);
 constexpr Duration kGrace = std::chrono::milliseconds(50);
+// A loop that is away during the grace too hasn't read anything: the timer waits again, but not for ever.
+constexpr int kGracesMax = 8;
 
 // Shared with the wait in flight, which may outlive the handle by one turn of the loop.
 struct Wait {
@@ -32,12 +34,12 @@ struct Wait {
   std::function<void()> work;  // Empty once called or cancelled.
 };
 
-void arm(const std::shared_ptr<Wait>& wait, Duration delay, bool may_wait_again) {
+void arm(const std::shared_ptr<Wait>& wait, Duration delay, int graces_left) {
   wait->timer.expires_after(delay);
-  wait->timer.async_wait([wait, may_wait_again](const boost::system::error_code&) {
+  wait->timer.async_wait([wait, graces_left](const boost::system::error_code&) {
     if (!wait->work) return;
-    if (may_wait_again && asio::steady_timer::clock_type::now() - wait->timer.expiry() > kLate)
-      return arm(wait, kGrace, false);
+    if (graces_left > 0 && asio::steady_timer::clock_type::now() - wait->timer.expiry() > kLate)
+      return arm(wait, kGrace, graces_left - 1);
     // Moved out first: the work may destroy the handle.
     if (const auto due = std::exchange(wait->work, nullptr)) due();
   });
@@ -85,7 +87,7 @@ void Loop::post(std::function<void()> work) {
 std::unique_ptr<Loop::Timer> Loop::after(Duration delay, std::function<void()> work) {
   auto wait = std::make_shared<Wait>(asio_->context);
   wait->work = std::move(work);
-  arm(wait, std::clamp(delay, Duration::zero(), kDelayMax), true);
+  arm(wait, std::clamp(delay, Duration::zero(), kDelayMax), kGracesMax);
   return std::make_unique<OneShot>(std::move(wait));
 }
 

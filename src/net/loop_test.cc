@@ -139,6 +139,28 @@ TEST(Loop, ATimerOfALoopThatWasAwayFiresAfterWhatCameMeanwhile) {
   EXPECT_EQ(order, (std::vector<std::string>{"answer", "silence"}));
 }
 
+TEST(Loop, ATimerWaitsAgainIfTheLoopWasAwayAgain) {
+  Loop loop;
+  std::vector<std::string> order;
+  const auto away = [](std::chrono::milliseconds time) {
+    const Instant end = now() + time;
+    while (now() < end) continue;
+  };
+  const auto silence = loop.after(std::chrono::milliseconds(1), [&] { order.emplace_back("silence"); });
+  // An answer that takes several turns, as a frame does that lies in a socket.
+  std::function<void(int)> answer = [&](int turns) {
+    if (turns == 0) return order.emplace_back("answer"), void();
+    loop.post([&, turns] { answer(turns - 1); });
+  };
+  away(std::chrono::milliseconds(200));
+  const auto again = loop.after(std::chrono::milliseconds(2), [&] {
+    away(std::chrono::milliseconds(200));  // All of the grace, and more.
+    answer(8);
+  });
+  ASSERT_TRUE(run_until(loop, [&] { return order.size() == 2; }));
+  EXPECT_EQ(order, (std::vector<std::string>{"answer", "silence"}));
+}
+
 TEST(Loop, TheFarthestDelayIsNoOverflow) {
   Loop loop;
   bool fired = false;
