@@ -109,8 +109,9 @@ function(isthmus_test name)
   target_link_libraries(${target} PRIVATE ${ARG_PRIVATE_DEPS} GTest::gmock GTest::gtest_main)
   add_test(NAME ${target} COMMAND ${target})
   set_tests_properties(${target} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
-  if(ISTHMUS_SANITIZE)  # A quarter of the cases of each property; the other trees run all.
-    set_property(TEST ${target} APPEND PROPERTY ENVIRONMENT "RC_PARAMS=max_success=25")
+  if(ISTHMUS_SANITIZE)  # A part of the cases of properties and covers; the other trees run all.
+    set_property(TEST ${target} APPEND PROPERTY ENVIRONMENT
+      "RC_PARAMS=max_success=25" "ISTHMUS_TEST_STRIDE=5")
   endif()
   if(ISTHMUS_TEST_MODEL)
     set_property(TEST ${target} APPEND PROPERTY ENVIRONMENT "ISTHMUS_TEST_MODEL=${ISTHMUS_TEST_MODEL}")
