@@ -26,9 +26,17 @@ STATES = {
     ("consumer", "quiescing"): ENTERING,
     ("consumer", "closed"): ENTERING,
 }
+ROUTERS_OWN = "only a ticket that a router mints itself leads there; this router relays the producer's"
+NEVER_QUIET = "only a pack or a placement that never reports leads there; the cores' tests do that"
+CUT = "only a cut connection leads there, which is a harm of its own: reset_link; tests/faults resumes"
 UNREACHED = {
-    "promised": "only a ticket that a router mints itself leads there; this router relays the producer's",
-    "quarantined": "only a pack or a placement that never reports leads there; the cores' tests do that",
+    ("producer", "promised"): ROUTERS_OWN,
+    ("consumer", "promised"): ROUTERS_OWN,
+    ("producer", "severed"): CUT,
+    ("consumer", "resuming"): CUT,
+    ("consumer", "confirming"): "only direct reads and groups of ranks lead there; the cores' tests do that",
+    ("producer", "quarantined"): NEVER_QUIET,
+    ("consumer", "quarantined"): NEVER_QUIET,
 }
 FAULTS = {
     "kill_producer": "kill -9",

@@ -62,7 +62,9 @@ def tables(outcomes):
 
 def write(path, outcomes):
     faults = "\n".join(f"- `{name}`: {meaning}" for name, meaning in matrix.FAULTS.items())
-    unreached = "\n".join(f"- state `{state}`: {why}" for state, why in matrix.UNREACHED.items())
+    unreached = "\n".join(
+        f"- {side}'s state `{state}`: {why}" for (side, state), why in matrix.UNREACHED.items()
+    )
     left_out = "\n".join(
         f"- {why}: " + ", ".join(f"`{fault}` at {' '.join(point)}" for *point, fault in sorted(found))
         for why, found in sorted(matrix.invalid().items())
