@@ -16,7 +16,10 @@ void check_header(const wire::ChunkHeader& header, std::span<const std::byte> by
   const auto encoded = wire::encode_chunk_header(header);
   ISTHMUS_CHECK(encoded.ok());
   ISTHMUS_CHECK(std::ranges::equal(*encoded, bytes));
-  const wire::ChunkGeometry geometry{header.group, header.box, header.raw_bytes, header.tiles.size()};
+  wire::ChunkGeometry geometry{header.group, header.box, header.raw_bytes, header.tiles.size()};
+  const bool is_plain = header.codec == wire::Codec::kNone;  // A codec must have been agreed on.
+  ISTHMUS_CHECK(wire::equal_geometry(header, geometry).ok() == is_plain);
+  geometry.may_have_codec = true;
   ISTHMUS_CHECK(wire::equal_geometry(header, geometry).ok());
   wire::ChunkGeometry other = geometry;
   ++other.box.tokens.end;
