@@ -20,7 +20,8 @@ handoff::AgentOptions agent_options(const char* name, const engine::Engine& engi
   handoff::AgentOptions options;
   options.name = name;
   options.policy = policy;
-  options.timings.lease = kPatience;  // Engines and agents share one thread here.
+  // Engines and agents share one thread here: who computes doesn't answer meanwhile.
+  options.timings.lease = options.timings.handshake_max = options.timings.open_max = kPatience;
   options.capacity = {.kv = {.bytes = engine.usage().kv_bytes_total, .blocks = engine.usage().blocks_total},
                       .staging_bytes = std::uint64_t{64} << 20};
   return options;
