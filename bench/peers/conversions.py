@@ -13,10 +13,11 @@ import argparse
 import json
 import os
 import pathlib
-import statistics
 import subprocess
 import sys
 import venv
+
+import turns
 
 HERE = pathlib.Path(__file__).resolve().parent
 INSTALL_SECONDS = 900
@@ -57,26 +58,8 @@ def own_rate(program, case, size):
     return found["value"]
 
 
-def rounded(value):
-    return None if value is None else float(f"{value:.6g}")
-
-
 def line(case, bar, own, peer, reference, not_run=""):
-    ratio = None if not_run else statistics.median(own) / statistics.median(peer)
-    return {
-        "bench": "conversions",
-        "case": case,
-        "value": rounded(None if not_run else statistics.median(own)),
-        "unit": "GB/s",
-        "reference": f"not run: {not_run}" if not_run else reference,
-        "reference_value": rounded(None if not_run else statistics.median(peer)),
-        "ratio": rounded(ratio),
-        "bar": f">= {bar:g}",
-        "ok": None if not_run else ratio >= bar,
-        "runs": 0 if not_run else len(own),
-        "min": rounded(None if not_run else min(own)),
-        "max": rounded(None if not_run else max(own)),
-    }
+    return turns.record("conversions", case, bar, own, peer, reference, not_run)
 
 
 def measure(arguments):

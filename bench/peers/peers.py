@@ -14,11 +14,12 @@ import json
 import os
 import pathlib
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import venv
+
+import turns
 
 HERE = pathlib.Path(__file__).resolve().parent
 BAR = 1.5
@@ -56,26 +57,8 @@ def title(peer, tuned, piece):
     return f"{peer} over tcp{', tuned' if tuned else ''}, {piece >> 10} KiB pieces"
 
 
-def rounded(value):
-    return None if value is None else float(f"{value:.6g}")
-
-
 def line(case, own, peer, reference, not_run=""):
-    ratio = None if not_run else statistics.median(own) / statistics.median(peer)
-    return {
-        "bench": "peers",
-        "case": f"tcp handoff, beside {case}",
-        "value": rounded(None if not_run else statistics.median(own)),
-        "unit": "GB/s",
-        "reference": f"not run: {not_run}" if not_run else reference,
-        "reference_value": rounded(None if not_run else statistics.median(peer)),
-        "ratio": rounded(ratio),
-        "bar": f">= {BAR}",
-        "ok": None if not_run else ratio >= BAR,
-        "runs": 0 if not_run else len(own),
-        "min": rounded(None if not_run else min(own)),
-        "max": rounded(None if not_run else max(own)),
-    }
+    return turns.record("peers", f"tcp handoff, beside {case}", BAR, own, peer, reference, not_run)
 
 
 def measure(arguments, case):
