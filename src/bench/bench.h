@@ -2,9 +2,11 @@
 // Speed of the crossing, each figure beside a reference that was measured in the same run.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/record.h"
@@ -15,6 +17,12 @@ struct Options {
   std::uint64_t size_bytes = std::uint64_t{256} << 20;  // Of the source's state.
   std::uint32_t runs = 7;
   std::vector<std::string> cases;  // Those whose name contains one of these; empty: all.
+
+  bool wants(std::string_view name) const {
+    return cases.empty() || std::ranges::any_of(cases, [&](const std::string& part) {
+             return name.find(part) != std::string_view::npos;
+           });
+  }
 };
 
 struct Sink {

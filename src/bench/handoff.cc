@@ -43,12 +43,6 @@ double rate(std::uint64_t bytes, double seconds) {
   return static_cast<double>(bytes) / seconds / 1e9;
 }
 
-bool is_wanted(const Options& options, std::string_view name) {
-  return options.cases.empty() ||
-         std::any_of(options.cases.begin(), options.cases.end(),
-                     [&](const std::string& part) { return name.find(part) != std::string_view::npos; });
-}
-
 // The chunk size with which the plain loop is fastest on this machine.
 Result<std::uint64_t> best_chunk(Ends& ends) {
   std::uint64_t best = kChunkSizes.front();
@@ -176,9 +170,9 @@ std::vector<std::string> handoff_cases() {
 
 void bench_handoff(const Options& options, const Sink& sink) {
   for (const Case& one : kCases) {
-    if (is_wanted(options, one.name)) bench_case(options, sink, one);
+    if (options.wants(one.name)) bench_case(options, sink, one);
   }
-  if (is_wanted(options, kEmptyName)) bench_empty(options, sink);
+  if (options.wants(kEmptyName)) bench_empty(options, sink);
 }
 
 }  // namespace isthmus::bench

@@ -57,12 +57,6 @@ std::string name_of(const Pair& pair) {
   return fmt::format("{}: {} > {}", pair.kind, pair.source, pair.target);
 }
 
-bool is_wanted(const Options& options, const std::string& name) {
-  return options.cases.empty() ||
-         std::any_of(options.cases.begin(), options.cases.end(),
-                     [&](const std::string& part) { return name.find(part) != std::string::npos; });
-}
-
 struct Setting {
   std::shared_ptr<const transform::Plan> plan;
   transform::Packer packer;
@@ -236,7 +230,7 @@ std::vector<std::string> kv_cases() {
 
 void bench_kv(const Options& options, const Sink& sink) {
   for (const Pair& pair : kPairs) {
-    if (!is_wanted(options, name_of(pair))) continue;
+    if (!options.wants(name_of(pair))) continue;
     Records records = records_of(pair);
     const Status done = measure(options, sink, pair, records);
     std::vector<Record> all(records.stages.begin(), records.stages.end());

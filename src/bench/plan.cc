@@ -111,11 +111,7 @@ std::vector<std::string> plan_cases() {
 void bench_plan(const Options& options, const Sink& sink) {
   for (const Case& one : kCases) {
     const std::string name = one.name;
-    const bool is_wanted = options.cases.empty() ||
-                           std::any_of(options.cases.begin(), options.cases.end(), [&](const auto& part) {
-                             return name.find(part) != std::string::npos;
-                           });
-    if (!is_wanted) continue;
+    if (!options.wants(name)) continue;
     sink.progress("plan: " + name);
     Record record{.bench = "plan", .name = name, .unit = one.unit, .reference = "the limit"};
     record.bar = Bar{Bar::Kind::kAtMost, 1};
