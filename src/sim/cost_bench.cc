@@ -145,19 +145,8 @@ class Consumer {
     const Instant start = isthmus::now();
     for (std::uint32_t i = first; i < first + count; ++i) {
       for (std::uint32_t chunk = 0; chunk < 8; ++chunk) {
-        const wire::ChunkGeometry geometry = facts.geometry(chunk);
-        const wire::ChunkHeader header{{{kConsumer, i + 1}, 1, 1},
-                                       facts.digest,
-                                       chunk,
-                                       chunk % 8,
-                                       geometry.group,
-                                       geometry.box,
-                                       wire::Codec::kNone,
-                                       geometry.body_bytes,
-                                       geometry.body_bytes,
-                                       0,
-                                       {Digest128{}}};
-        ISTHMUS_CHECK(core_->judge({kSession, 1}, header, geometry.body_bytes, now_).ok());
+        const wire::ChunkHeader header = chunk_header(facts, {{kConsumer, i + 1}, 1, 1}, chunk, chunk % 8);
+        ISTHMUS_CHECK(core_->judge({kSession, 1}, header, header.stored_bytes, now_).ok());
         core_->chunk_arrived({kSession, 1}, now_, out_);
         core_->chunk_placed({{kConsumer, i + 1}, 1, 1, chunk, chunk % 8}, ok_status(), now_, out_);
         core_->tick(now_, out_);

@@ -144,18 +144,7 @@ void World::lie_to_consumer() {
   if (kind > 11) {
     const PlanFacts facts = plan_facts(request.tokens);
     const auto index = static_cast<std::uint32_t>(between(0, facts.chunk_count - 1));
-    const wire::ChunkGeometry geometry = facts.geometry(index);
-    const wire::ChunkHeader header{address,
-                                   facts.digest,
-                                   index,
-                                   index % 4,
-                                   geometry.group,
-                                   geometry.box,
-                                   wire::Codec::kNone,
-                                   geometry.body_bytes,
-                                   geometry.body_bytes,
-                                   kGarbage,
-                                   {Digest128{}}};
+    const wire::ChunkHeader header = chunk_header(facts, address, index, index % 4, kGarbage);
     return send_message(link, number, header, kGarbage, std::make_shared<Flight>(Flight{link, number}));
   }
   const wire::Frame frames[] = {

@@ -67,6 +67,22 @@ PlanFacts plan_facts(kv::TokenRange tokens) {
   return facts;
 }
 
+wire::ChunkHeader chunk_header(const PlanFacts& facts, const wire::Address& address, std::uint32_t index,
+                               std::uint32_t slot, std::uint64_t body_checksum) {
+  const wire::ChunkGeometry geometry = facts.geometry(index);
+  return {address,
+          facts.digest,
+          index,
+          slot,
+          geometry.group,
+          geometry.box,
+          wire::Codec::kNone,
+          geometry.body_bytes,
+          geometry.body_bytes,
+          body_checksum,
+          {Digest128{}}};
+}
+
 Digest128 token_digest_of(std::uint64_t end) {
   return digest128(fmt::format("tokens {}", end));
 }

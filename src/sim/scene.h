@@ -10,6 +10,7 @@
 #include "handoff/core/protocol.h"
 #include "kv/descriptor.h"
 #include "kv/geometry.h"
+#include "wire/chunk_header.h"
 
 namespace isthmus::handoff::sim {
 
@@ -21,6 +22,9 @@ kv::Descriptor source_descriptor();
 kv::Descriptor target_descriptor();
 // A plan of one chunk a tile of 256 tokens.
 PlanFacts plan_facts(kv::TokenRange tokens);
+// Chunk `index` of such a plan, without a codec. The world carries what a body holds as `body_checksum`.
+wire::ChunkHeader chunk_header(const PlanFacts& facts, const wire::Address& address, std::uint32_t index,
+                               std::uint32_t slot, std::uint64_t body_checksum = 0);
 Digest128 token_digest_of(std::uint64_t end);
 Id128 test_id(std::uint64_t kind, std::uint64_t number);
 Key test_key(std::uint8_t fill);

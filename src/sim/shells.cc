@@ -137,18 +137,9 @@ void World::chunk_message(const std::shared_ptr<Link>& link, std::size_t produce
                           std::uint64_t value) {
   const PlanFacts facts =
       plan_facts(requests_[agents_[producer]->pages.at(send.reservation)->request]->tokens);
-  const wire::ChunkGeometry geometry = facts.geometry(send.chunk.index);
-  wire::ChunkHeader header{{send.chunk.handoff, send.chunk.attempt, send.chunk.generation},
-                           facts.digest,
-                           send.chunk.index,
-                           send.slot,
-                           geometry.group,
-                           geometry.box,
-                           wire::Codec::kNone,
-                           geometry.body_bytes,
-                           geometry.body_bytes,
-                           value,
-                           {Digest128{}}};
+  const wire::ChunkHeader header =
+      chunk_header(facts, {send.chunk.handoff, send.chunk.attempt, send.chunk.generation}, send.chunk.index,
+                   send.slot, value);
   const std::uint32_t number = send.channel.number;
   auto flight = std::make_shared<Flight>(Flight{link, number});
   flying_[send.chunk.handoff].push_back(flight);

@@ -185,18 +185,8 @@ void LyingPeer::peer_sends_data() {
   }
   const PlanFacts facts = plan_facts({0, kTokens});
   const std::uint32_t index = small(facts.chunk_count);
-  const wire::ChunkGeometry geometry = facts.geometry(index % facts.chunk_count);
-  wire::ChunkHeader header{address,
-                           facts.digest,
-                           index,
-                           small(4),
-                           geometry.group,
-                           geometry.box,
-                           wire::Codec::kNone,
-                           geometry.body_bytes,
-                           geometry.body_bytes,
-                           0,
-                           {Digest128{}}};
+  wire::ChunkHeader header = sim::chunk_header(facts, address, index % facts.chunk_count, small(4));
+  header.index = index;
   const auto judged = consumer_.judge(channel, header, header.stored_bytes, now_);
   check();
   if (judged.ok()) {

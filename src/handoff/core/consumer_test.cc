@@ -114,19 +114,7 @@ class ConsumerTest : public ::testing::Test {
     return call([&](auto& o) { core.capacity_ready(handoff, 1, now, o); });
   }
   wire::ChunkHeader header(std::uint32_t index, std::uint32_t generation = 1) {
-    const PlanFacts facts = plan_facts({0, 600});
-    const wire::ChunkGeometry geometry = facts.geometry(index);
-    return {address(1, generation),
-            facts.digest,
-            index,
-            index % 2,
-            geometry.group,
-            geometry.box,
-            wire::Codec::kNone,
-            geometry.body_bytes,
-            geometry.body_bytes,
-            0,
-            {Digest128{}}};
+    return chunk_header(plan_facts({0, 600}), address(1, generation), index, index % 2);
   }
   Result<Judgement> judge(const wire::ChunkHeader& chunk, ChannelId channel = kFirst) {
     return core.judge(channel, chunk, chunk.stored_bytes, now);
