@@ -58,16 +58,6 @@ struct Crossing {
   TestRanks from, to, expected;
 };
 
-kv::Descriptor describe(const char* storage, const TestShape& shape, Degrees degrees,
-                        std::uint32_t block = 0) {
-  kv::Descriptor made = test_identity();
-  EXPECT_TRUE(add_group(made, **kv::find_storage(storage), shape, block).ok());
-  EXPECT_TRUE(split_ranks(made, degrees).ok());
-  const Status valid = made.validate();
-  EXPECT_TRUE(valid.ok()) << (valid.ok() ? "" : valid.error().text());
-  return made;
-}
-
 Moved expect_crosses(const Setting& setting) {
   Crossing crossing(setting);
   const Result<Moved> moved = crossing.run();

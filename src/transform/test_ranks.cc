@@ -3,6 +3,7 @@
 #include "transform/test_ranks.h"
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +13,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "transform/test_state.h"
 
 namespace isthmus::transform {
 namespace {
@@ -109,6 +111,16 @@ Status add_group(kv::Descriptor& descriptor, const kv::Storage& storage, const T
   descriptor.groups.push_back(std::move(stored.group));
   descriptor.representation.push_back(std::move(stored.representation));
   return ok_status();
+}
+
+kv::Descriptor describe(const char* storage, const TestShape& shape, Degrees degrees,
+                        std::uint32_t block_tokens) {
+  kv::Descriptor made = test_identity();
+  EXPECT_TRUE(add_group(made, **kv::find_storage(storage), shape, block_tokens).ok());
+  EXPECT_TRUE(split_ranks(made, degrees).ok());
+  const Status valid = made.validate();
+  EXPECT_TRUE(valid.ok()) << (valid.ok() ? "" : valid.error().text());
+  return made;
 }
 
 bool has_formula(const kv::DecodeForm& form) {

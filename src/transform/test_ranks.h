@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "kv/catalogue.h"
 #include "kv/descriptor.h"
+#include "transform/ranks.h"
 #include "transform/redistribute.h"
 #include "transform/test_numbers.h"
 
@@ -30,6 +31,10 @@ struct TestShape {
 // block_tokens 0 keeps the storage's; ignored for rows. Errors: those of kv::represent.
 Status add_group(kv::Descriptor& descriptor, const kv::Storage& storage, const TestShape& shape,
                  std::uint32_t block_tokens);
+// One such group of a catalogue's storage, its heads, layers and positions dealt out. Fails the test if it
+// isn't valid.
+kv::Descriptor describe(const char* storage, const TestShape& shape, Degrees degrees,
+                        std::uint32_t block_tokens = 0);
 // True if test_decode and test_encode have formulas for the form.
 bool has_formula(const kv::DecodeForm& form);
 // The stored elements of one component, layer and head of a state: any codes, finite scales.

@@ -280,16 +280,6 @@ RC_GTEST_PROP(StripedRedistribution, WritesWhatAPlainLoopWrites, ()) {
 
 // --- Named cases.
 
-kv::Descriptor describe(const char* storage, const TestShape& shape, Degrees degrees,
-                        std::uint32_t block = 0) {
-  kv::Descriptor made = test_identity();
-  EXPECT_TRUE(add_group(made, **kv::find_storage(storage), shape, block).ok());
-  EXPECT_TRUE(split_ranks(made, degrees).ok());
-  const Status valid = made.validate();
-  EXPECT_TRUE(valid.ok()) << (valid.ok() ? "" : valid.error().text());
-  return made;
-}
-
 Moved expect_crosses(const kv::Descriptor& source, const kv::Descriptor& target, kv::TokenRange tokens) {
   const auto plan =
       std::make_shared<const Plan>(Plan::make(source, target, test_verdict(source, target), tokens).value());
