@@ -298,29 +298,33 @@ void add_mla(std::vector<Storage>& rows) {
       {.name = "vllm:mla_fp8_656",
        .engine = "vllm",
        .version = "0.32.0",
-       .source = "fp8_ds_mla, record of 656 bytes (FlashMLA README)",
+       .source = "kv_cache_dtype fp8_ds_mla: csrc/cache_kernels.cu, concat_and_cache_ds_mla; a record of "
+                 "656 bytes",
        .layout_text =
            "region C per layer = blk slot { dim latent:e4m3fn ; dim/128 latent.s:f32 ; dim rope:bf16 }",
        .block_tokens = 64,
-       .forms = {scaled("latent", Format::kE4m3fn, Format::kF32, 128, "amax"),
+       .forms = {scaled("latent", Format::kE4m3fn, Format::kF32, 128, "vllm.fp8_ds_mla"),
                  plain("rope", Format::kBf16)}});
   rows.push_back({.name = "vllm:mla_fp8_584",
                   .engine = "vllm",
                   .version = "0.32.0",
-                  .source = "fp8 MLA record of 584 bytes, latent 448, rope 64",
-                  .layout_text =
-                      "region C per layer = "
-                      "blk slot { dim latent:e4m3fn ; dim rope:bf16 ; dim/64 latent.s:e8m0 ; pad 1 }",
+                  .source =
+                      "kv_cache_dtype fp8_ds_mla of DeepSeek V4, latent 448, rope 64: 584 bytes a token, "
+                      "scales behind a block's codes, blocks aligned to 576 bytes",
+                  .layout_text = "region C per layer = blk { slot { dim latent:e4m3fn ; dim rope:bf16 } ; "
+                                 "slot { dim/64 latent.s:e8m0 ; pad 1 } ; align 576 }",
                   .block_tokens = 64,
-                  .forms = {scaled("latent", Format::kE4m3fn, Format::kE8m0, 64, "amax"),
+                  .forms = {scaled("latent", Format::kE4m3fn, Format::kE8m0, 64, "vllm.fp8.ue8m0"),
                             plain("rope", Format::kBf16)}});
   rows.push_back({.name = "vllm:index_k_fp8",
                   .engine = "vllm",
                   .version = "0.32.0",
-                  .source = "sparse indexer key cache, codes of a block and then its scales",
+                  .source =
+                      "csrc/cache_kernels.cu, indexer_k_quant_and_cache with ue8m0: a block's codes, then "
+                      "its scales",
                   .layout_text = "region I per layer = blk { slot dim index_k:e4m3fn ; slot index_k.s:f32 }",
                   .block_tokens = 64,
-                  .forms = {scaled("index_k", Format::kE4m3fn, Format::kF32, 0, "amax")}});
+                  .forms = {scaled("index_k", Format::kE4m3fn, Format::kF32, 0, "vllm.fp8.ue8m0")}});
   rows.push_back({.name = "ascend:mla_nz",
                   .engine = "ascend",
                   .version = "CANN 8",

@@ -171,6 +171,11 @@ void add_paged(std::map<std::string, Formulas>& all) {
                                {"v", [=](const At& a) { return pooled(a, 1); }}};
 }
 
+// DeepSeek V4's blocks: records of 576 bytes, scales of 8 bytes a token, up to a multiple of 576.
+std::uint64_t v4_block(const At& a) {
+  return a.b * ((a.B * 584 + 575) / 576 * 576);
+}
+
 void add_others(std::map<std::string, Formulas>& all) {
   const auto nz = [](const At& a, std::uint64_t c0) {
     const std::uint64_t hd = a.h * a.D + a.d;
@@ -192,9 +197,9 @@ void add_others(std::map<std::string, Formulas>& all) {
       {"latent.s", [=](const At& a) { return byte(token(a) * 656 + 512 + a.d / 128 * 4); }},
       {"rope", [=](const At& a) { return byte(token(a) * 656 + 528 + a.d * 2); }}};
   all["vllm:mla_fp8_584"] = {
-      {"latent", [=](const At& a) { return byte(token(a) * 584 + a.d); }},
-      {"rope", [=](const At& a) { return byte(token(a) * 584 + 448 + a.d * 2); }},
-      {"latent.s", [=](const At& a) { return byte(token(a) * 584 + 576 + a.d / 64); }}};
+      {"latent", [](const At& a) { return byte(v4_block(a) + a.s * 576 + a.d); }},
+      {"rope", [](const At& a) { return byte(v4_block(a) + a.s * 576 + 448 + a.d * 2); }},
+      {"latent.s", [](const At& a) { return byte(v4_block(a) + a.B * 576 + a.s * 8 + a.d / 64); }}};
   all["vllm:index_k_fp8"] = {
       {"index_k", [](const At& a) { return byte(a.b * a.B * 132 + a.s * 128 + a.d); }},
       {"index_k.s", [](const At& a) { return byte(a.b * a.B * 132 + a.B * 128 + a.s * 4); }}};

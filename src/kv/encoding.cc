@@ -71,6 +71,16 @@ bool makes(const Row& row, const DecodeForm& form, std::uint32_t dim) {
          (form.granule_tokens > 1) == row.spans_tokens && form.high_nibble_first == row.high_nibble_first;
 }
 
+// vLLM's own ways to a scale for some elements of a token.
+Encoder vllm_fp8_of(const DecodeForm& form) {
+  const bool is_form =
+      form.operation == DecodeOperation::kScaled && form.codes == Format::kE4m3fn && form.granule_tokens == 1;
+  if (is_form && form.recipe == "vllm.fp8_ds_mla" && form.scale == Format::kF32) return Encoder::kVllmTile;
+  const bool is_power = form.scale == Format::kF32 || form.scale == Format::kE8m0;
+  if (is_form && form.recipe == "vllm.fp8.ue8m0" && is_power) return Encoder::kVllmPowerOfTwo;
+  return Encoder::kPlain;
+}
+
 // One scale for a granule of any elements and tokens.
 bool makes_amax(const DecodeForm& form) {
   const bool is_signed = is_small_float(form.codes) || form.codes == Format::kI8 || form.codes == Format::kI4;
@@ -117,10 +127,12 @@ Result<Encoder> encoder_of(const DecodeForm& form, std::uint32_t dim) {
     if (is_vllm && form.recipe == "vllm.cpu.fp8") return Encoder::kVllmFp8;
   }
   if (makes_amax(form)) return Encoder::kAmax;
+  if (const Encoder vllm = vllm_fp8_of(form); vllm != Encoder::kPlain) return vllm;
   const auto* row =
       std::find_if(kRows.begin(), kRows.end(), [&](const Row& one) { return makes(one, form, dim); });
   if (row != kRows.end()) return row->encoder;
-  std::string known = "plain f32, f16, bf16, nearest_even, vllm.cpu.fp8, amax";
+  std::string known =
+      "plain f32, f16, bf16, nearest_even, vllm.cpu.fp8, amax, vllm.fp8_ds_mla, vllm.fp8.ue8m0";
   for (const Row& one : kRows) known += fmt::format(", {}", one.recipe);
   return unsupported(fmt::format("conversion not implemented: to \"{}\" by recipe \"{}\"; only {}",
                                  form.text(), form.recipe, known));

@@ -15,14 +15,16 @@ inline constexpr std::uint32_t kTokensOfTile = 256;
 
 // How codes are made; the bit-exact recipes are in spec/wire-form.md §7.
 enum class Encoder : std::uint8_t {
-  kPlain,          // "nearest_even", plain or with static scales; f32, f16, bf16 whatever the recipe says.
-  kVllmFp8,        // "vllm.cpu.fp8", likewise.
-  kAmax,           // "amax"
-  kAffineRow,      // "openvino.u8.by_token", "openvino.u4.by_token"
-  kAffineChannel,  // "openvino.u8.by_channel"
-  kSymmetric8,     // "ggml.q8_0.x86"
-  kReference8,     // "ggml.q8_0.reference"
-  kExtreme4,       // "ggml.q4_0"
+  kPlain,           // "nearest_even", plain or with static scales; f32, f16, bf16 whatever the recipe says.
+  kVllmFp8,         // "vllm.cpu.fp8", likewise.
+  kAmax,            // "amax"
+  kVllmTile,        // "vllm.fp8_ds_mla"
+  kVllmPowerOfTwo,  // "vllm.fp8.ue8m0"
+  kAffineRow,       // "openvino.u8.by_token", "openvino.u4.by_token"
+  kAffineChannel,   // "openvino.u8.by_channel"
+  kSymmetric8,      // "ggml.q8_0.x86"
+  kReference8,      // "ggml.q8_0.reference"
+  kExtreme4,        // "ggml.q4_0"
 };
 
 // unsupported, saying why, if tiles of the form can't be cut and moved.

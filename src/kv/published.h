@@ -109,10 +109,8 @@ inline Descriptor latent_prefill(std::uint32_t pipeline, std::uint32_t context, 
   return finished(std::move(made));
 }
 
-// Data-parallel attention: each rank holds whole states, of its own sequences. Codes are made by the
-// storage's recipe, or by one given here: a decoder reads codes of its form however they were made.
-inline Descriptor latent_decode(std::uint32_t data, bool is_fp8, std::uint32_t layers = 78,
-                                const std::string& recipe = "") {
+// Data-parallel attention: each rank holds whole states, of its own sequences.
+inline Descriptor latent_decode(std::uint32_t data, bool is_fp8, std::uint32_t layers = 78) {
   Descriptor made = latent_prefill(1, 1, 1, layers);
   made.weights_recipe = "sglang/fp8-e4m3-block128";
   made.weights_digest = made.weights_recipe + "-digest";
@@ -120,9 +118,6 @@ inline Descriptor latent_decode(std::uint32_t data, bool is_fp8, std::uint32_t l
     for (std::uint32_t group : {0U, 1U}) {
       const char* storage = group == 0 ? "vllm:mla_fp8_656" : "vllm:index_k_fp8";
       made.representation[group] = represent(**find_storage(storage), made.groups[group])->representation;
-      for (DecodeForm& form : made.representation[group].forms) {
-        if (!recipe.empty() && has_stored_scale(form.operation)) form.recipe = recipe;
-      }
     }
   }
   made.partition.clear();
@@ -189,7 +184,7 @@ inline Descriptor hybrid(Format state, std::uint32_t tensor) {
 inline std::vector<Pair> pairs() {
   return {
       {"latent-tp4-cp4-pp4-to-dp16", latent_prefill(4, 4, 4), latent_decode(16, false)},
-      {"latent-tp4-cp4-pp4-to-dp16-fp8", latent_prefill(4, 4, 4), latent_decode(16, true, 78, "amax")},
+      {"latent-tp4-cp4-pp4-to-dp16-fp8", latent_prefill(4, 4, 4), latent_decode(16, true)},
       {"latent-tp4-pp4-to-dp16", latent_prefill(4, 1, 4), latent_decode(16, false)},
       {"latent-tp4-pp4-to-dp16-fp8", latent_prefill(4, 1, 4), latent_decode(16, true)},
       {"grouped-tp8-to-tp4", grouped("sglang:page", 8), grouped("sglang:page", 4)},

@@ -145,6 +145,21 @@ void add_amax_groups(std::vector<kv::DecodeForm>& forms, std::uint32_t dim) {
   }
 }
 
+void add_vllm_fp8(std::vector<kv::DecodeForm>& forms, std::uint32_t dim) {
+  for (const auto& [recipe, scale] : {std::pair{"vllm.fp8_ds_mla", kv::Format::kF32},
+                                      {"vllm.fp8.ue8m0", kv::Format::kF32},
+                                      {"vllm.fp8.ue8m0", kv::Format::kE8m0}}) {
+    for (const std::uint32_t granule : {dim, dim % 64 == 0 ? dim / 2 : dim / 3, 1U}) {
+      forms.push_back({.component = "k",
+                       .codes = kv::Format::kE4m3fn,
+                       .operation = kv::DecodeOperation::kScaled,
+                       .scale = scale,
+                       .granule_dim = granule,
+                       .recipe = recipe});
+    }
+  }
+}
+
 std::vector<kv::DecodeForm> encoded_forms(std::uint32_t dim) {
   std::vector<kv::DecodeForm> forms{form_of("openvino:u8", dim),         form_of("openvino:u4", dim),
                                     form_of("openvino:u8_channel", dim), form_of("llamacpp:f16", dim),
@@ -167,6 +182,7 @@ std::vector<kv::DecodeForm> encoded_forms(std::uint32_t dim) {
     forms.back().recipe = "vllm.cpu.fp8";
   }
   add_amax_groups(forms, dim);
+  add_vllm_fp8(forms, dim);
   if (dim % 32 == 0) {
     forms.push_back(form_of("llamacpp:q8_0", dim));
     forms.push_back(form_of("llamacpp:q8_0", dim));

@@ -119,7 +119,7 @@ void expect_moved(const kv::Descriptor& source, const kv::Descriptor& target, kv
 TEST(PublishedPairs, PrefillOfTp4Cp4Pp4IsDecodedOnOneOfSixteen) {
   const kv::Descriptor prefill = kv::published::latent_prefill(4, 4, 4, 4);
   expect_moved(prefill, kv::published::latent_decode(16, false, 4), {0, 300}, 5);
-  expect_moved(prefill, kv::published::latent_decode(16, true, 4, "amax"), {0, 300}, 15);
+  expect_moved(prefill, kv::published::latent_decode(16, true, 4), {0, 300}, 15);
 }
 
 // A state without a token axis is that of one position: none of another serves.

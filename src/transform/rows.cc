@@ -120,6 +120,12 @@ kernels::Outcome outcome_of(bool is_finite) {
   return is_finite ? kernels::Outcome::kWhole : kernels::Outcome::kNotFinite;
 }
 
+kernels::ScaleRule rule_of(kv::Encoder encoder) {
+  if (encoder == kv::Encoder::kVllmTile) return kernels::ScaleRule::kTile;
+  return encoder == kv::Encoder::kVllmPowerOfTwo ? kernels::ScaleRule::kPowerOfTwo
+                                                 : kernels::ScaleRule::kAmax;
+}
+
 // kNotFinite too if a scale or a zero point isn't.
 kernels::Outcome encode(const kernels::KernelSet& set, kv::Encoder encoder, const RowForm& row_form,
                         RowShape shape, const kernels::Numbers& from, const RowArrays& to) {
@@ -137,7 +143,10 @@ kernels::Outcome encode(const kernels::KernelSet& set, kv::Encoder encoder, cons
       return set.encode_plain({form.codes, to.codes, row_form.static_scale, encoder == kv::Encoder::kVllmFp8},
                               from, rows * dim);
     case kv::Encoder::kAmax:
-      return outcome_of(set.encode_amax(from, {.code_format = form.codes,
+    case kv::Encoder::kVllmTile:
+    case kv::Encoder::kVllmPowerOfTwo:
+      return outcome_of(set.encode_amax(from, {.rule = rule_of(encoder),
+                                               .code_format = form.codes,
                                                .scale_format = form.scale,
                                                .codes = to.codes,
                                                .scales = to.scales,

@@ -216,19 +216,17 @@ void encode_amax(const kv::DecodeForm& form, const std::vector<TestRow>& rows, s
     for (std::size_t i = begin; i < begin + form.granule_dim; ++i)
       largest = std::max(largest, std::abs(rows[row][i]));
   }
-  float scale = largest / limit_of(form.codes);
-  if (scale < 0x1p-126f) scale = 1;
-  if (form.scale == kv::Format::kE8m0) {
-    const int exponent = static_cast<int>(std::ceil(std::log2(double{scale})));
-    scale = std::ldexp(1.0f, exponent);
-    out.scales.push_back(static_cast<std::uint32_t>(exponent + 127));
-  } else {
-    out.scales.push_back(bits_of(scale));
-  }
+  const bool is_tile = form.recipe == "vllm.fp8_ds_mla", is_power = form.recipe == "vllm.fp8.ue8m0";
+  float scale = (is_power ? std::max(largest, 1e-4f) : largest) / limit_of(form.codes);
+  if (scale < 0x1p-126f) scale = is_tile ? 0x1p-126f : 1;
+  const int exponent = static_cast<int>(std::ceil(std::log2(double{scale})));
+  if (is_power || form.scale == kv::Format::kE8m0) scale = std::ldexp(1.0f, exponent);
+  out.scales.push_back(form.scale == kv::Format::kE8m0 ? static_cast<std::uint32_t>(exponent + 127)
+                                                       : bits_of(scale));
   const float inverse = 1.0f / scale;
   for (std::size_t row = first; row < end; ++row) {
     for (std::size_t i = begin; i < begin + form.granule_dim; ++i)
-      out.codes[row * dim + i] = scaled_code(rows[row][i] * inverse, form);
+      out.codes[row * dim + i] = scaled_code(is_tile ? rows[row][i] / scale : rows[row][i] * inverse, form);
   }
 }
 
@@ -273,7 +271,7 @@ TestCodes test_encode(const kv::WireComponent& numbers, const std::vector<TestRo
   out.codes.resize(rows.size() * dim);
   if (form.recipe == "openvino.u8.by_channel") encode_channels(form, stored, out);
   for (std::size_t row = 0; row < stored.size(); ++row) {
-    if (form.recipe == "amax") {
+    if (form.recipe == "amax" || form.recipe.starts_with("vllm.fp8")) {
       for (std::size_t unit = 0; row % form.granule_tokens == 0 && unit < dim / form.granule_dim; ++unit)
         encode_amax(form, stored, row, unit, out);
     } else if (form.operation == kv::DecodeOperation::kStaticScaled) {

@@ -129,12 +129,14 @@ bool has_formula(const kv::DecodeForm& form) {
            form.codes == kv::Format::kBf16 || form.codes == kv::Format::kE4m3fn;
   }
   if (form.operation == kv::DecodeOperation::kStaticScaled) return true;
-  constexpr std::array<std::string_view, 6> kRecipes{"openvino.u8.by_token",
+  constexpr std::array<std::string_view, 8> kRecipes{"openvino.u8.by_token",
                                                      "openvino.u4.by_token",
                                                      "openvino.u8.by_channel",
                                                      "ggml.q8_0.x86",
                                                      "ggml.q4_0",
-                                                     "amax"};
+                                                     "amax",
+                                                     "vllm.fp8_ds_mla",
+                                                     "vllm.fp8.ue8m0"};
   return std::find(kRecipes.begin(), kRecipes.end(), form.recipe) != kRecipes.end();
 }
 

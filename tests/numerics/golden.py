@@ -7,7 +7,8 @@ A line is `CASE DIGESTS`. Inputs are all 2^16 codes of f16 or bf16 in ascending 
 4,096 inputs each; what isn't finite is replaced by 1, for e8m0 what isn't positive too. With scales, input i
 is code i * 37 mod 2^16, in rows of 64 elements, and the scales follow the codes. Behind a recipe's name
 stands what isn't usual: `amax:e8m0`, scales in e8m0; `amax:tok16`, one scale for 16 rows;
-`nearest_even:0.37`, a static scale. Decoding: f32 bits of all
+`nearest_even:0.37`, a static scale; `vllm.fp8_ds_mla:near`, values of a row within a few binades,
+where a quotient and a product differ. Decoding: f32 bits of all
 codes, each NaN as 0x7fc00000. The digest is FNV-1a of 64 bits.
 """
 
@@ -80,6 +81,14 @@ def rows(source):
     return inputs(source)[order].reshape(-1, 64)
 
 
+def near_rows(source):
+    """Rows of 64 values of either sign from two to sixteen binades, some of which lie between two codes."""
+    at = np.arange(1 << 16, dtype=np.uint64)
+    mixed = ((at * 25173 + at // 64 * 7) % (1 << 16)).astype(np.uint32)
+    codes = (mixed & 0x8000) | ((0x3800 if source == "f16" else 0x3F00) + (mixed & 0x7FF))
+    return codes.astype(np.uint16).view(HALVES[source]).astype(f32).reshape(-1, 64)
+
+
 def scale_up(scale, kind):
     """The smallest number of a format that isn't below: as f32, and as it is stored."""
     if kind == "f32":
@@ -99,6 +108,23 @@ def amax(values, target, kind="f32", tokens=1):
     scale = np.max(np.abs(groups), axis=(1, 2)) / largest(target)
     scale, stored = scale_up(np.where(scale < f32(2.0**-126), f32(1), scale).astype(f32), kind)
     return nearest(groups * (f32(1) / scale)[:, None, None], target), stored
+
+
+def vllm_tile(values):
+    """vLLM's concat_and_cache_ds_mla: the quotient itself is rounded; a scale is never subnormal."""
+    groups = values.reshape(-1, 64)
+    scale = np.maximum(np.max(np.abs(groups), axis=1) / f32(448), f32(2.0**-126)).astype(f32)
+    return nearest(groups / scale[:, None], "e4m3fn"), scale
+
+
+def vllm_ue8m0(values, kind="f32"):
+    """vLLM's caches with power-of-two scales, with the f32 logarithm that its kernels take."""
+    groups = values.reshape(-1, 64)
+    largest = np.maximum(np.max(np.abs(groups), axis=1), f32(1e-4)).astype(f32)
+    exponent = np.ceil(np.log2(largest / f32(448)))
+    assert exponent.dtype == f32
+    codes = nearest(groups * np.exp2(-exponent)[:, None], "e4m3fn")
+    return codes, (exponent + 127).astype(np.uint8) if kind == "e8m0" else np.exp2(exponent)
 
 
 def q8_0_reference(values):
@@ -134,6 +160,13 @@ def cases():
                     yield f"amax:{kind} {source} {target}", f"{pieces(codes)} {pieces(scale, 1)}"
                 codes, scale = amax(rows(source), target, tokens=16)
                 yield f"amax:tok16 {source} {target}", f"{pieces(codes)} {pieces(scale, 1)}"
+            for name, values_of in [("", rows), (":near", near_rows)]:
+                codes, scale = vllm_tile(values_of(source))
+                yield f"vllm.fp8_ds_mla{name} {source} e4m3fn", f"{pieces(codes)} {pieces(scale, 1)}"
+            for kind in ["f32", "e8m0"]:
+                codes, scale = vllm_ue8m0(rows(source), kind)
+                name = "vllm.fp8.ue8m0" + ("" if kind == "f32" else ":e8m0")
+                yield f"{name} {source} e4m3fn", f"{pieces(codes)} {pieces(scale, 1)}"
         # bf16 has values whose scale no f16 holds.
         codes, scale = q8_0_reference(rows("f16"))
         yield "ggml.q8_0.reference f16 i8", f"{pieces(codes)} {pieces(scale, 1)}"

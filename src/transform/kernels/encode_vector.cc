@@ -11,6 +11,7 @@
 #include <array>
 #include <bit>
 #include <span>
+#include <type_traits>
 
 #include "transform/kernels/plain_vector-inl.h"
 #include "transform/kernels/rows_kernels.h"
@@ -485,6 +486,14 @@ template <kv::Format kFrom, kv::Format kTo>
 struct AmaxCodes : BlockCodes<kFrom> {
   HWY_INLINE hn::Vec<U32> operator()(std::size_t v) const { return plain_codes<kTo>(this->product(v)); }
 };
+// Of the rule that divides: `inverses` are the scales themselves.
+template <kv::Format kFrom, kv::Format kTo>
+struct TileCodes : BlockCodes<kFrom> {
+  HWY_INLINE hn::Vec<U32> operator()(std::size_t v) const {
+    const auto value = load_numbers<kFrom>(this->from, this->begin + v * kLanes);
+    return plain_codes<kTo>(hn::Div(value, hn::Set(F32(), this->inverses[v >> this->shift])));
+  }
+};
 template <kv::Format kFrom>
 struct Q40Codes : BlockCodes<kFrom> {
   HWY_INLINE hn::Vec<U32> operator()(std::size_t v) const {
@@ -511,20 +520,30 @@ HWY_INLINE void store_scales(hn::Vec<F32> scale, kv::Format format, std::size_t 
   store_first(U8(), low_bytes(hn::ShiftRight<23>(bits)), count, to);
 }
 
+// amax_scale() to a format other than f16.
+template <kv::Format kTo, ScaleRule kRule>
+HWY_INLINE hn::Vec<F32> amax_scale_vector(hn::Vec<F32> largest, kv::Format scale_format) {
+  const F32 f32;
+  constexpr bool kPower = kRule == ScaleRule::kPowerOfTwo;
+  if constexpr (kPower) largest = hn::Max(largest, hn::Set(f32, kLeastPowerOfTwoMagnitude));
+  const auto least = hn::Div(largest, hn::Set(f32, amax_limit(kTo)));
+  return hn::IfThenElse(hn::Lt(least, hn::Set(f32, kLeastScale)), hn::Set(f32, scale_of_nothing(kRule)),
+                        scale_up_vector(least, kPower ? kv::Format::kE8m0 : scale_format));
+}
+
 // At most kLanes granules, whose scales go to `scales`.
-template <kv::Format kFrom, kv::Format kTo>
+template <kv::Format kFrom, kv::Format kTo, ScaleRule kRule>
 HWY_INLINE bool encode_amax_batch(const std::byte* from, const EncodedGroups& to, const Granules& of,
                                   std::byte* scales) {
+  constexpr bool kDivides = kRule == ScaleRule::kTile;
   const F32 f32;
   const auto largest = largest_magnitudes<kFrom>(from, of);
   if (!all_finite(magnitude_bits(largest))) return false;
-  const auto one = hn::Set(f32, 1.0f);
-  const auto ratio = hn::Div(largest, hn::Set(f32, amax_limit(kTo)));
-  const auto scale =
-      hn::IfThenElse(hn::Lt(ratio, hn::Set(f32, kLeastScale)), one, scale_up_vector(ratio, to.scale_format));
+  const auto scale = amax_scale_vector<kTo, kRule>(largest, to.scale_format);
   store_scales(scale, to.scale_format, of.count, scales);
-  AmaxCodes<kFrom, kTo> codes{{from, of.begin, shift_of(of.granule), {}}};
-  hn::StoreU(hn::Div(one, scale), f32, codes.inverses.data());
+  std::conditional_t<kDivides, TileCodes<kFrom, kTo>, AmaxCodes<kFrom, kTo>> codes{
+      {from, of.begin, shift_of(of.granule), {}}};
+  hn::StoreU(kDivides ? scale : hn::Div(hn::Set(f32, 1.0f), scale), f32, codes.inverses.data());
   constexpr bool kNibbles = kTo == kv::Format::kI4;
   for (std::uint64_t row = 0; row < of.rows; ++row, codes.begin += of.row_elements) {
     store_codes<kNibbles>(of.count * (of.granule / kLanes), codes,
@@ -643,7 +662,7 @@ HWY_INLINE bool encode_blocks(const Numbers& from, const Encoded& to) {
   }
 }
 
-template <kv::Format kFrom, kv::Format kTo>
+template <kv::Format kFrom, kv::Format kTo, ScaleRule kRule>
 HWY_INLINE bool encode_amax_as(const std::byte* from, const EncodedGroups to) {
   // Granules of single rows follow each other, so all rows are one.
   const std::uint64_t dim = to.group == 1 ? to.rows * to.dim : to.dim, rows = to.group == 1 ? 1 : to.rows;
@@ -654,21 +673,21 @@ HWY_INLINE bool encode_amax_as(const std::byte* from, const EncodedGroups to) {
                         static_cast<std::size_t>(std::min<std::uint64_t>(kLanes, units - unit)),
                         std::min<std::uint64_t>(to.group, rows - row), dim};
       std::byte* scales = to.scales + (row / to.group * units + unit) * kv::bits(to.scale_format) / 8;
-      if (!encode_amax_batch<kFrom, kTo>(from, to, of, scales)) return false;
+      if (!encode_amax_batch<kFrom, kTo, kRule>(from, to, of, scales)) return false;
     }
   }
   return true;
 }
 
-template <kv::Format kTo>
+template <kv::Format kTo, ScaleRule kRule = ScaleRule::kAmax>
 HWY_INLINE bool encode_amax_to(const Numbers& from, const EncodedGroups& to) {
   switch (from.format) {
     case kv::Format::kF32:
-      return encode_amax_as<kv::Format::kF32, kTo>(from.at, to);
+      return encode_amax_as<kv::Format::kF32, kTo, kRule>(from.at, to);
     case kv::Format::kF16:
-      return encode_amax_as<kv::Format::kF16, kTo>(from.at, to);
+      return encode_amax_as<kv::Format::kF16, kTo, kRule>(from.at, to);
     default:
-      return encode_amax_as<kv::Format::kBf16, kTo>(from.at, to);
+      return encode_amax_as<kv::Format::kBf16, kTo, kRule>(from.at, to);
   }
 }
 #endif
@@ -676,6 +695,9 @@ HWY_INLINE bool encode_amax_to(const Numbers& from, const EncodedGroups& to) {
 bool encode_amax(const Numbers& from, const EncodedGroups& to) {
 #if !HWY_HAVE_SCALABLE
   if (is_block(to.granule) && to.scale_format != kv::Format::kF16) {
+    if (to.rule == ScaleRule::kTile) return encode_amax_to<kv::Format::kE4m3fn, ScaleRule::kTile>(from, to);
+    if (to.rule == ScaleRule::kPowerOfTwo)
+      return encode_amax_to<kv::Format::kE4m3fn, ScaleRule::kPowerOfTwo>(from, to);
     switch (to.code_format) {
       case kv::Format::kE4m3fn:
         return encode_amax_to<kv::Format::kE4m3fn>(from, to);

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "kv/format.h"
+#include "transform/kernels/rows_kernels.h"
 
 namespace isthmus::transform::kernels {
 
@@ -223,14 +224,18 @@ inline float scale_up(float scale, kv::Format format) {
       return scale;
   }
 }
-struct Amax {
-  float scale = 1, inverse = 1;
-};
-inline Amax amax_of(float largest, kv::Format codes, kv::Format scale_format) {
+// What a granule without a scale of at least kLeastScale gets.
+constexpr float scale_of_nothing(ScaleRule rule) {
+  return rule == ScaleRule::kTile ? kLeastScale : 1.0f;
+}
+inline constexpr float kLeastPowerOfTwoMagnitude =
+    1e-4f;  // Of ScaleRule::kPowerOfTwo: a smaller one counts as this.
+inline float amax_scale(float largest, kv::Format codes, kv::Format scale_format, ScaleRule rule) {
+  const bool is_power = rule == ScaleRule::kPowerOfTwo;
+  if (is_power) largest = std::max(largest, kLeastPowerOfTwoMagnitude);
   const float least = largest / amax_limit(codes);
-  if (least < kLeastScale) return {};
-  const float scale = scale_up(least, scale_format);
-  return {scale, 1.0f / scale};
+  if (least < kLeastScale) return scale_of_nothing(rule);
+  return scale_up(least, is_power ? kv::Format::kE8m0 : scale_format);
 }
 
 // Scale and zero point of one group of values, the recipes "openvino.*".

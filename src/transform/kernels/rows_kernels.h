@@ -62,8 +62,16 @@ struct Encoded {
   std::uint32_t granule = 0;
 };
 
+// How the largest magnitude of a granule becomes its scale, and values codes.
+enum class ScaleRule : std::uint8_t {
+  kAmax,        // "amax"
+  kTile,        // "vllm.fp8_ds_mla"
+  kPowerOfTwo,  // "vllm.fp8.ue8m0"
+};
+
 // Codes [rows][dim] with a scale for each `granule` elements of `group` rows: [row groups][dim / granule].
 struct EncodedGroups {
+  ScaleRule rule = ScaleRule::kAmax;  // The others: e4m3fn codes, scales in f32 or e8m0.
   kv::Format code_format = kv::Format::kI8, scale_format = kv::Format::kF32;
   std::byte* codes = nullptr;
   std::byte* scales = nullptr;

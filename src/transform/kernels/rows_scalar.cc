@@ -202,12 +202,15 @@ bool encode_amax_unit(const Numbers& from, const EncodedGroups& to, std::uint64_
   for (std::uint64_t row = first; row < first + count; ++row) {
     largest = std::max(largest, largest_of(from, begin(row), to.granule));
   }
-  const Amax amax = amax_of(largest, to.code_format, to.scale_format);
-  if (!is_finite(amax.scale)) return false;
-  store_number(to.scale_format, to.scales, first / to.group * (to.dim / to.granule) + unit, amax.scale);
+  const float scale = amax_scale(largest, to.code_format, to.scale_format, to.rule);
+  if (!is_finite(scale)) return false;
+  store_number(to.scale_format, to.scales, first / to.group * (to.dim / to.granule) + unit, scale);
+  const float inverse = 1.0f / scale;
   for (std::uint64_t row = first; row < first + count; ++row) {
     for (std::uint64_t i = begin(row); i < begin(row) + to.granule; ++i) {
-      store_number(to.code_format, to.codes, i, number_at(from, i) * amax.inverse);
+      const float value = number_at(from, i);
+      store_number(to.code_format, to.codes, i,
+                   to.rule == ScaleRule::kTile ? value / scale : value * inverse);
     }
   }
   return true;

@@ -43,6 +43,10 @@ MADE = {
 }
 
 
+# Recipes with e4m3fn codes and a scale for any elements of a token, by the scales' formats.
+VLLM_SCALES = {"vllm.fp8_ds_mla": ("f32",), "vllm.fp8.ue8m0": ("f32", "e8m0")}
+
+
 @dataclasses.dataclass
 class Verdict:
     kind: str
@@ -146,6 +150,9 @@ def encodable(form, dim):
     if form.recipe == "amax":
         is_signed = form.codes in SMALL_FLOATS or form.codes in ("i8", "i4")
         return form.operation == "q*s" and is_signed and form.scale in (*FLOATS, "e8m0")
+    if form.recipe in VLLM_SCALES:
+        is_form = (form.codes, form.operation, form.granule_tokens) == ("e4m3fn", "q*s", 1)
+        return is_form and form.scale in VLLM_SCALES[form.recipe]
     if form.recipe not in MADE:
         return False
     codes, operation, scale, granule, spans, high = MADE[form.recipe]
