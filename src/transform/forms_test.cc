@@ -204,16 +204,6 @@ TEST(EveryStorage, VerdictAndKernelsAgreeOnWhatCanBeReadAndMade) {
 
 constexpr TestGeometry kSmall{.layers = 1, .heads = 3, .dim = 64};
 
-TEST(TokenGroups, ARangeThatBeginsInsideOneIsRefusedAtEitherEnd) {
-  const kv::Descriptor channel = test_descriptor("openvino:u8_channel", kSmall);
-  const kv::Descriptor rows = test_descriptor("openvino:f32", kSmall);
-  for (const auto& [source, target] : {std::pair{&channel, &rows}, std::pair{&rows, &channel}}) {
-    const auto plan = Plan::make(*source, *target, test_verdict(*source, *target), {16, 64});
-    ASSERT_EQ(plan.code(), Code::kInvalidArgument);
-    EXPECT_THAT(plan.error().detail, HasSubstr("shares a scale among 32 tokens"));
-  }
-}
-
 TEST(TokenGroups, ABindingWhoseBlocksBeginElsewhereIsRefused) {
   const kv::Descriptor channel = test_descriptor("openvino:u8_channel", kSmall);
   const kv::TokenRange tokens{32, 96};

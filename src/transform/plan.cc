@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <tuple>
 
 #include "base/bytes.h"
@@ -96,15 +97,32 @@ Status check_inputs(const kv::Descriptor& source, const kv::Descriptor& target, 
   return ok_status();
 }
 
+// Tokens of the smallest range that is whole groups of every scale of both ends.
+std::uint64_t common_granule(const kv::Descriptor& source, const kv::Descriptor& target) {
+  std::uint64_t granule = 1;
+  for (const kv::Descriptor* end : {&source, &target}) {
+    for (const kv::GroupRepresentation& group : end->representation) {
+      for (const kv::DecodeForm& form : group.forms)
+        granule = std::lcm(granule, std::max<std::uint64_t>(form.granule_tokens, 1));
+    }
+  }
+  return granule;
+}
+
 // A scale that spans tokens can't be cut: what moves begins where a token group begins.
-Status check_token_groups(const kv::Descriptor& descriptor, kv::TokenRange tokens) {
-  for (const kv::GroupRepresentation& group : descriptor.representation) {
-    for (const kv::DecodeForm& form : group.forms) {
-      if (form.granule_tokens != 0 && tokens.begin % form.granule_tokens == 0) continue;
-      return Error{
-          Code::kInvalidArgument,
-          fmt::format("tokens from {} on: \"{}\" shares a scale among {} tokens; begin at a multiple",
-                      tokens.begin, form.text(), form.granule_tokens)};
+Status check_token_groups(const kv::Descriptor& source, const kv::Descriptor& target, kv::TokenRange tokens) {
+  const std::uint64_t whole = whole_groups_from(source, target, tokens.begin);
+  for (const kv::Descriptor* end : {&source, &target}) {
+    for (const kv::GroupRepresentation& group : end->representation) {
+      for (const kv::DecodeForm& form : group.forms) {
+        if (form.granule_tokens != 0 && tokens.begin % form.granule_tokens == 0) continue;
+        return Error{
+            Code::kInvalidArgument,
+            fmt::format("tokens from {} on: \"{}\" shares a scale among {} tokens, which it is of; ask "
+                        "for those from {} on, which writes that group anew, or from {} on",
+                        tokens.begin, form.text(), form.granule_tokens, whole,
+                        whole + common_granule(source, target))};
+      }
     }
   }
   return ok_status();
@@ -360,6 +378,11 @@ class PlanBuilder {
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>, std::uint32_t> known_sections_;
 };
 
+std::uint64_t whole_groups_from(const kv::Descriptor& source, const kv::Descriptor& target,
+                                std::uint64_t position) {
+  return position - position % common_granule(source, target);
+}
+
 std::uint64_t Chunk::tile_count() const {
   return sections.size() * std::uint64_t{box.head_end - box.head_begin};
 }
@@ -368,7 +391,7 @@ Result<Plan> Plan::make(const kv::Descriptor& source, const kv::Descriptor& targ
                         const kv::Verdict& verdict, kv::TokenRange tokens,
                         const std::optional<EndDigests>& digests) {
   ISTHMUS_TRY(check_inputs(source, target, verdict, tokens));
-  for (const kv::Descriptor* end : {&source, &target}) ISTHMUS_TRY(check_token_groups(*end, tokens));
+  ISTHMUS_TRY(check_token_groups(source, target, tokens));
   return PlanBuilder(source, target).build(verdict, tokens, digests);
 }
 

@@ -73,12 +73,18 @@ struct EndDigests {
   Digest128 source, target;
 };
 
+// The last position not above `position` that begins a token group of every scale of both ends: from there a
+// consumer asks that has the tokens below `position`, and what it had of the group is written anew.
+std::uint64_t whole_groups_from(const kv::Descriptor& source, const kv::Descriptor& target,
+                                std::uint64_t position);
+
 // Both ends build a plan from the same inputs and compare digests. Address-free; immutable.
 class Plan {
  public:
   // `tokens`: the range that moves. Errors: incompatible (verdict is a reject), invalid_argument (empty
-  // range, one that begins inside a token group of either end's scales, or the proof fails), exhausted (more
-  // than kChunksMax chunks). `digests` from a caller who has them spares most of a small plan's time.
+  // range, one that begins inside a token group of either end's scales: whole_groups_from(), or the proof
+  // fails), exhausted (more than kChunksMax chunks). `digests` from a caller who has them spares most of a
+  // small plan's time.
   static Result<Plan> make(const kv::Descriptor& source, const kv::Descriptor& target,
                            const kv::Verdict& verdict, kv::TokenRange tokens,
                            const std::optional<EndDigests>& digests = std::nullopt);

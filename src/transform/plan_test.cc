@@ -110,6 +110,31 @@ TEST(Plan, RefusesWhatItCannotCut) {
   EXPECT_EQ(Plan::make(recurrent, recurrent, verdict, {0, 5}).code(), Code::kUnsupported);
 }
 
+// What begins inside the tokens of a scale is refused with what to ask, and what is asked then is planned.
+TEST(Plan, RefusesWhatBeginsInsideATokenGroupAndSaysWhatToAsk) {
+  const TestGeometry geometry{.layers = 2, .heads = 2, .dim = 64};
+  const auto channel = test_descriptor("openvino:u8_channel", geometry),
+             rows = test_descriptor("llamacpp:f16", geometry);
+  for (const auto& [source, target] : {std::pair{channel, rows}, {rows, channel}, {channel, channel}}) {
+    const kv::Verdict verdict = test_verdict(source, target);
+    for (std::uint64_t begin = 0; begin < 300; ++begin) {
+      const auto plan = Plan::make(source, target, verdict, {begin, 700});
+      const std::uint64_t whole = whole_groups_from(source, target, begin);
+      EXPECT_EQ(whole, begin / 32 * 32);
+      ASSERT_EQ(plan.ok(), whole == begin) << begin;
+      if (plan.ok()) continue;
+      EXPECT_EQ(plan.code(), Code::kInvalidArgument);
+      EXPECT_THAT(plan.error().detail,
+                  HasSubstr("shares a scale among 32 tokens, which it is of; ask for those from " +
+                            std::to_string(whole) + " on, which writes that group anew, or from " +
+                            std::to_string(whole + 32) + " on"));
+      EXPECT_TRUE(Plan::make(source, target, verdict, {whole, 700}).ok());
+    }
+  }
+  EXPECT_EQ(whole_groups_from(rows, rows, 37), 37U);
+  EXPECT_TRUE(Plan::make(rows, rows, test_verdict(rows, rows), {37, 38}).ok());
+}
+
 TEST(Plan, DigestChangesWithEachInput) {
   const auto source = test_descriptor("llamacpp:f16", kSmall);
   const auto f32 = test_descriptor("openvino:f32", kSmall), u8 = test_descriptor("openvino:u8", kSmall);
