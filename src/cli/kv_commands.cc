@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -149,12 +150,31 @@ int run_sample(const KvCommand& command) {
   return written("sample", save(*state, command, "sample"), command, *state, nullptr);
 }
 
+// The state's descriptor as the command's storage keeps it. Errors: invalid_argument for scales that the
+// storage has no use for, not_found for ones that it lacks, and those of kvs::stored_as.
+Result<kv::Descriptor> wanted_descriptor(const KvCommand& command, const kv::Descriptor& from,
+                                         const kv::Storage& storage) {
+  const auto is_static = [](const kv::DecodeForm& form) {
+    return form.operation == kv::DecodeOperation::kStaticScaled;
+  };
+  for (const auto& [component, scales] : command.static_scales) {
+    const auto form = std::ranges::find(storage.forms, component, &kv::DecodeForm::component);
+    if (form != storage.forms.end() && is_static(*form)) continue;
+    return Error{
+        Code::kInvalidArgument,
+        fmt::format("--static-scale: {} stores no static scale of \"{:.64}\"", storage.name, component)};
+  }
+  auto to = kvs::stored_as(from, storage, command.block_tokens, command.degrees, command.static_scales);
+  if (to.code() != Code::kNotFound) return to;
+  return Error{Code::kNotFound,
+               fmt::format("{}; give the checkpoint's, as --static-scale k=0.02,v=0.03", to.error().detail)};
+}
+
 int run_convert(const KvCommand& command) {
   const auto make = [&]() -> Result<kvs::Converted> {
     ISTHMUS_TRY(const kv::Storage* storage, kv::find_storage(command.storage));
     ISTHMUS_TRY(const kvs::State from, load(command.input, "convert"));
-    ISTHMUS_TRY(const kv::Descriptor to,
-                kvs::stored_as(from.manifest.descriptor, *storage, command.block_tokens, command.degrees));
+    ISTHMUS_TRY(const kv::Descriptor to, wanted_descriptor(command, from.manifest.descriptor, *storage));
     kv::Policy policy;
     policy.exactness = command.exactness;
     policy.non_finite = command.non_finite;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "kv/catalogue.h"
 #include "kv/descriptor.h"
 #include "kv/negotiate.h"
 #include "kvs/manifest.h"
@@ -21,7 +22,8 @@ struct KvCommand {
   transform::Degrees degrees;
   kv::Exactness exactness = kv::Exactness::kBounded;
   kv::NonFinite non_finite = kv::NonFinite::kRefuse;
-  std::uint32_t threads = 1;  // That convert.
+  kv::StaticScales static_scales;  // Of convert's storage; by component.
+  std::uint32_t threads = 1;       // That convert.
   kvs::Compression compression = kvs::Compression::kNone;
   std::uint32_t layers = 2, heads = 2, dim = 64;  // Of a sample, and what follows.
   kv::TokenRange tokens{0, 300};

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <map>
+#include <string_view>
 #include <thread>
 
 #include "cli/options.h"
@@ -38,6 +40,7 @@ constexpr const char* kConvertExamples =
     "Examples:\n"
     "  isthmus kv convert a.kvs openvino:u8 b.kvs\n"
     "  isthmus kv convert a.kvs sglang:page b.kvs --block 16 --ranks 3x1 --policy lossless --compress zstd\n"
+    "  isthmus kv convert a.kvs vllm:flash_nhd_fp8 b.kvs --static-scale k=0.02,v=0.03\n"
     "  isthmus kv convert a.kvs vllm:flash_nhd b.kvs --ranks 2x1 --context 4 --run 64";
 
 constexpr const char* kLiveExamples =
@@ -94,6 +97,30 @@ bool parse_tokens(const std::string& text, kv::TokenRange& tokens) {
   return last.ec == std::errc() && last.ptr == end && tokens.begin < tokens.end;
 }
 
+bool parse_scales(std::string_view text, std::vector<float>& scales) {
+  for (;;) {
+    const std::size_t end = std::min(text.find(':'), text.size());
+    float scale = 0;
+    const auto [at, error] = std::from_chars(text.data(), text.data() + end, scale);
+    if (error != std::errc() || at != text.data() + end || !std::isfinite(scale) || scale <= 0) return false;
+    scales.push_back(scale);
+    if (end == text.size()) return true;
+    text.remove_prefix(end + 1);
+  }
+}
+
+// "k=0.02,v=0.03:0.04", or nothing.
+bool parse_static_scales(std::string_view text, kv::StaticScales& scales) {
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(','), text.size()), equal = text.find('=');
+    if (equal == 0 || equal >= end || (end < text.size() && end + 1 == text.size())) return false;
+    std::vector<float>& own = scales[std::string(text.substr(0, equal))];
+    if (!own.empty() || !parse_scales(text.substr(equal + 1, end - equal - 1), own)) return false;
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return true;
+}
+
 }  // namespace
 
 KvOptions::KvOptions(CLI::App& kv) {
@@ -139,6 +166,10 @@ void KvOptions::add_convert(CLI::App& kv) {
       ->check(CLI::IsMember(kNonFinite))
       ->type_name("refuse|replace")
       ->capture_default_str();
+  app->add_option("--static-scale", static_scales_,
+                  "The checkpoint's, of a storage whose codes have static scales: one a component, or one a "
+                  "layer as k=0.02:0.03; without it those of the file's own codes of that format")
+      ->type_name("k=N,v=N");
   command_.threads = std::max(1u, std::thread::hardware_concurrency());
   app->add_option("--threads", command_.threads, "That convert; the file is the same for any number")
       ->check(CLI::Range(1, 1024))
@@ -236,6 +267,10 @@ const KvCommand* KvOptions::parsed(std::string& error) {
     command_.compression = kCompression.at(compression_);
     if (!parse_ranks(ranks_, command_.degrees))
       error = fmt::format("kv {}: --ranks \"{}\" isn't TENSORxPIPELINE, as 4x2", app->get_name(), ranks_);
+    if (!parse_static_scales(static_scales_, command_.static_scales))
+      error =
+          fmt::format("kv {}: --static-scale \"{}\" isn't positive numbers by component, as k=0.02,v=0.03",
+                      app->get_name(), static_scales_);
     if (!parse_tokens(tokens_, command_.tokens))
       error = fmt::format("kv {}: --tokens \"{}\" isn't a number or a range, as 300 or 100..400",
                           app->get_name(), tokens_);

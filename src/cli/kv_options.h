@@ -31,7 +31,7 @@ class KvOptions {
 
   KvCommand command_;
   std::string ranks_ = "1x1", policy_ = "bounded", tokens_ = "300", non_finite_ = "refuse",
-              compression_ = "none";
+              compression_ = "none", static_scales_;
   std::vector<std::pair<CLI::App*, KvCommand::What>> apps_;
   LiveCommand live_;
   std::string live_engine_, live_policy_ = "lossless";

@@ -391,9 +391,8 @@ Result<StoredGroup> represent(const Storage& storage, LayerGroup group, const St
     if (form.operation == DecodeOperation::kStaticScaled) {
       const auto given = scales.find(component.name);
       if (given == scales.end()) {
-        return Error{Code::kIncompatible,
-                     fmt::format("storage {} needs static scales of {}, and there are none", storage.name,
-                                 component.name)};
+        return Error{Code::kNotFound, fmt::format("storage {} needs static scales of {}, and there are none",
+                                                  storage.name, component.name)};
       }
       form.static_scales = given->second;
     }

@@ -45,8 +45,8 @@ struct StoredGroup {
 // Of a checkpoint, by component: what the engine divides by before it stores codes with static scales.
 using StaticScales = std::map<std::string, std::vector<float>>;
 // `group` is as the model has it: components with the transforms that any storage of the engine sees
-// ("rope:…"). incompatible, naming the component, if the storage holds others, or has static scales and the
-// checkpoint gives none: a missing scale isn't 1.
+// ("rope:…"). incompatible, naming the component, if the storage holds others; not_found if it has static
+// scales and the checkpoint gives none: a missing scale isn't 1.
 Result<StoredGroup> represent(const Storage& storage, LayerGroup group, const StaticScales& scales = {});
 
 // A model that isn't there, as `storage` holds it: full attention, one rank, static scales of 1, identity and

@@ -153,6 +153,16 @@ void fill_body(const transform::Plan& plan, const transform::Chunk& chunk, std::
   }
 }
 
+// Of codes that mean the same numbers at the storage only if they have the same scales there.
+void add_own_scales(const kv::GroupRepresentation& group, const kv::Storage& storage,
+                    kv::StaticScales& scales) {
+  for (const kv::DecodeForm& own : group.forms) {
+    const auto form = std::ranges::find(storage.forms, own.component, &kv::DecodeForm::component);
+    if (form == storage.forms.end() || own.static_scales.empty() || form->codes != own.codes) continue;
+    scales.emplace(own.component, own.static_scales);
+  }
+}
+
 std::uint64_t memory_max(const transform::Plan& plan) {
   return kSmallBytes + kBlowUpMax * plan.total_bytes();
 }
@@ -219,7 +229,8 @@ Result<Digest128> save(const State& state, WriteAll write, Compression compressi
 }
 
 Result<kv::Descriptor> stored_as(const kv::Descriptor& descriptor, const kv::Storage& storage,
-                                 std::uint32_t block_tokens, transform::Degrees degrees) {
+                                 std::uint32_t block_tokens, transform::Degrees degrees,
+                                 const kv::StaticScales& scales) {
   kv::Descriptor made = descriptor;
   const auto keeps = [&](const kv::LayerGroup& group) {
     return std::ranges::all_of(group.components, [&](const kv::Component& component) {
@@ -234,7 +245,9 @@ Result<kv::Descriptor> stored_as(const kv::Descriptor& descriptor, const kv::Sto
       std::erase_if(component.value_transforms,
                     [](const std::string& one) { return !one.starts_with("rope:"); });
     }
-    ISTHMUS_TRY(kv::StoredGroup stored, kv::represent(storage, made.groups[g]));
+    kv::StaticScales known = scales;
+    add_own_scales(made.representation[g], storage, known);
+    ISTHMUS_TRY(kv::StoredGroup stored, kv::represent(storage, made.groups[g], known));
     if (block_tokens != 0 && stored.representation.block_tokens != 0)
       stored.representation.block_tokens = block_tokens;
     made.groups[g] = std::move(stored.group);

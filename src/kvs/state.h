@@ -37,10 +37,11 @@ Result<Digest128> save(const State& state, WriteAll write, Compression compressi
 
 // The same state as another storage keeps it: transforms of the old storage but rope taken off, the new one's
 // put on. Groups of other components than the storage's (a hybrid model's recurrent states) stay as they are
-// stored. `block_tokens` 0 is the storage's usual block. Errors: those of kv::represent, split_ranks,
-// validate.
+// stored. `block_tokens` 0 is the storage's usual block. Static scales that aren't given are those that the
+// state's own codes of the same format have. Errors: those of kv::represent, split_ranks, validate.
 Result<kv::Descriptor> stored_as(const kv::Descriptor& descriptor, const kv::Storage& storage,
-                                 std::uint32_t block_tokens, transform::Degrees degrees);
+                                 std::uint32_t block_tokens, transform::Degrees degrees,
+                                 const kv::StaticScales& scales = {});
 struct Converted {
   State state;
   transform::ConversionCounts counts;

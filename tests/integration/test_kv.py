@@ -91,6 +91,43 @@ def test_a_lossy_conversion_needs_its_policy_and_is_measured(sample, tmp_path):
     assert 0 < found["numbers"][0]["rms"] < 0.02
 
 
+def test_static_scales_come_from_the_command_or_from_the_files_own_codes(sample, tmp_path):
+    fp8, moved, again = (tmp_path / f"{name}.kvs" for name in ("fp8", "moved", "again"))
+    missing = kv("convert", sample, "vllm:flash_nhd_fp8", fp8)
+    assert missing.returncode == 3 and "--static-scale k=0.02,v=0.03" in missing.stderr
+    made = kv("convert", sample, "vllm:flash_nhd_fp8", fp8, "--static-scale", "k=0.5,v=0.0625:0.125")
+    assert made.returncode == 0, made.stderr
+    lines = json.loads(kv("inspect", fp8, "--json").stdout)["descriptor"]
+    assert lines["groups.0.static.k"] == "0x3f000000"
+    assert lines["groups.0.static.v"] == "0x3d800000,0x3e000000"
+    # Other layouts of the same codes have the same scales; others need them said.
+    assert kv("convert", fp8, "vllm:paged_x_fp8", moved, "--policy", "lossless").returncode == 0
+    assert root_of(moved) == root_of(fp8)
+    fnuz = ["convert", fp8, "vllm:flash_nhd_fp8_fnuz", again, "--policy", "lossless"]
+    assert kv(*fnuz).returncode == 3
+    assert kv(*fnuz, "--static-scale", "k=0.5,v=0.0625:0.125").returncode == 5
+    assert kv(*fnuz, "--static-scale", "k=1,v=0.125:0.25").returncode == 0
+    assert kv("diff", fp8, again, "--json").returncode == 7
+    back = json.loads(kv("diff", fp8, again, "--json").stdout)["numbers"]
+    assert [one["max"] for one in back] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "scales", ["k", "k=", "=1", "k=0", "k=-1", "k=inf", "k=nan", "k=1,", "k=1,k=2", "k=1:", "k=1x"]
+)
+def test_wrong_static_scales_are_said(scales, sample, tmp_path):
+    made = kv("convert", sample, "vllm:flash_nhd_fp8", tmp_path / "b.kvs", "--static-scale", scales)
+    assert made.returncode == 2 and "--static-scale" in made.stderr
+
+
+def test_static_scales_that_nothing_stores_are_refused(sample, tmp_path):
+    for storage, scales in (("openvino:u8", "k=1"), ("vllm:flash_nhd_fp8", "k=1,v=1,q=1")):
+        made = kv("convert", sample, storage, tmp_path / "b.kvs", "--static-scale", scales)
+        assert made.returncode == 3 and "stores no static scale of" in made.stderr
+    wrong = kv("convert", sample, "vllm:flash_nhd_fp8", tmp_path / "b.kvs", "--static-scale", "k=1:2:3,v=1")
+    assert wrong.returncode == 3 and "static" in wrong.stderr
+
+
 def test_a_damaged_file_is_named_by_its_tile(sample, tmp_path):
     content = bytearray(sample.read_bytes())
     content[-5000] ^= 1
