@@ -132,8 +132,7 @@ matrix: build  ## KL of every pair of KV forms to its decoder alone, half an hou
 
 .PHONY: pairs
 pairs: build  ## every KV storage to every other over ranks, heads, blocks, tokens; half an hour at most
-	@seq 0 39 | xargs -P $(JOBS) -I{} $(RELEASE)/src/transform/transform_test --gtest_brief=1 \
-	  --gtest_also_run_disabled_tests --gtest_filter='Shards/EveryPair.DISABLED_Crosses/{}'
+	@python3 tools/pairs.py --jobs $(JOBS) $(RELEASE)/src/transform/transform_test
 
 .PHONY: numerics
 numerics: build  ## every f32 in every format on every instruction set; the golden digests anew by numpy
