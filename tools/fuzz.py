@@ -28,6 +28,19 @@ ENVIRONMENT = {
 }
 
 
+PRICES = """isthmus-prices 1
+tokens 300
+link 1250
+hop 900
+beside busy 0 layout 0 digest 0
+consumer busy 250 layout 6000 digest 15000
+producer busy 0 layout 6000 digest 15000
+convert beside 700 any > codes=f16 op=q
+convert consumer 2000 any > any
+convert producer 2000 any > any
+"""
+
+
 def targets(build):
     return sorted(path.name.removesuffix("_fuzz") for path in (build / "fuzzers").glob("*_fuzz"))
 
@@ -67,6 +80,8 @@ def seeds(target):
         yield "vector", hex_bytes((vectors / "handoff/chunk_header.hex").read_text(encoding="utf-8"))
     if target == "ticket":
         yield "vector", (vectors / "handoff/ticket.txt").read_bytes().strip()
+    if target == "prices":
+        yield "reference", PRICES.encode()
     if target == "fleet":
         for path in sorted((ROOT / "deploy").glob("**/*.yaml")):
             yield path.name, path.read_bytes()

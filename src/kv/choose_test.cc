@@ -101,10 +101,12 @@ TEST(Prices, HaveOneTextAndReadNoOther) {
   EXPECT_EQ(Prices::parse(text)->text(), text);
   for (std::size_t at = 0; at < text.size(); ++at) {
     EXPECT_FALSE(Prices::parse(text.substr(0, at)).ok() && text[at - 1] != '\n') << at;
-    std::string damaged = text;
-    damaged[at] = ' ';
-    const auto read = Prices::parse(damaged);
-    EXPECT_TRUE(!read.ok() || read->text() == damaged) << at;
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string damaged = text;
+      damaged[at] = static_cast<char>(damaged[at] ^ 1 << bit);
+      const auto read = Prices::parse(damaged);
+      EXPECT_TRUE(!read.ok() || read->text() == damaged) << at;
+    }
   }
   EXPECT_EQ(Prices::parse("isthmus-prices 1\ntokens 1099511627777\n").code(), Code::kExhausted);
 }

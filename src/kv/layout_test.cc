@@ -10,9 +10,11 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kv/layout_text.h"
+#include "kv/sample.h"
 
 namespace isthmus::kv {
 namespace {
@@ -377,6 +379,54 @@ TEST(LayoutText, PartsAreBounded) {
   EXPECT_TRUE(parse_layout_text(text + " }", {}).ok());
   EXPECT_THAT(parse_layout_text(text + " }\nregion V = tok v:u8", {}).error().detail,
               HasSubstr("more than 32 parts"));
+}
+
+// Lowest and highest bit that a part reaches with three blocks or rows, in arithmetic that can't wrap.
+std::pair<__int128, __int128> reach_of(const PartLayout& part) {
+  constexpr __int128 kOpen = 3;
+  __int128 lowest = part.start_bits, highest = lowest + bits(part.format);
+  for (const Digit& digit : part.digits) {
+    const __int128 extent = digit.mod == 0 ? kOpen : static_cast<__int128>(digit.mod);
+    const __int128 reach = (extent - 1) * digit.stride_bits * (digit.open ? kOpen : 1);
+    (reach < 0 ? lowest : highest) += reach;
+  }
+  return {lowest, highest};
+}
+
+// Every byte of the catalogue's texts flipped in each bit, and every cut: an error that says why, or a layout
+// that lies in its regions and reads the same again.
+TEST(LayoutText, DamagedIsRefusedOrALayoutAllTheSame) {
+  std::size_t read = 0, refused = 0;
+  const auto check = [&](const std::string& text, const LayoutExtents& extents) {
+    const auto layout = Layout::parse(text, extents);
+    if (!layout.ok()) {
+      ++refused;
+      ASSERT_TRUE(layout.code() == Code::kInvalidArgument || layout.code() == Code::kUnsupported) << text;
+      ASSERT_FALSE(layout.error().detail.empty()) << text;
+      return;
+    }
+    ++read;
+    for (const PartLayout& part : layout->parts()) {
+      const auto [lowest, highest] = reach_of(part);
+      ASSERT_TRUE(lowest >= 0 && highest <= __int128{layout->region_bytes(part.region, 3)} * 8) << text;
+    }
+    ASSERT_EQ(Layout::parse(text, extents)->canonical_text(), layout->canonical_text()) << text;
+  };
+  for (const Storage& storage : catalogue()) {
+    const Descriptor descriptor = sample::descriptor(storage.name);
+    const LayoutExtents extents = descriptor.layout(0, 0)->extents();
+    std::string text = storage.layout_text;
+    for (std::size_t at = 0; at < text.size(); ++at) {
+      check(text.substr(0, at), extents);
+      for (int bit = 0; bit < 8; ++bit) {
+        text[at] = static_cast<char>(text[at] ^ 1 << bit);
+        check(text, extents);
+        text[at] = static_cast<char>(text[at] ^ 1 << bit);
+      }
+    }
+  }
+  EXPECT_GT(refused, 20 * read);
+  EXPECT_GT(read, 0U);
 }
 
 }  // namespace

@@ -320,23 +320,32 @@ TEST(Frames, FieldsOfSealArriveExactly) {
   EXPECT_EQ(seal.mac, mac(4));
 }
 
+// Every bit of the golden vectors' frames, and every cut: an error, or a frame that stays when it is sent on.
 TEST(Frames, AnyByteMayChangeAndNothingBreaks) {
+  const auto check = [](std::span<const std::byte> bytes, const std::string& what) {
+    const auto back = decode(bytes);
+    if (!back.ok()) {
+      ASSERT_TRUE(back.code() == Code::kMalformed || back.code() == Code::kUnsupported)
+          << back.error().text();
+      return;
+    }
+    const auto again = encode(*back);
+    ASSERT_TRUE(again.ok()) << what;
+    const auto twice = decode(*again);
+    ASSERT_TRUE(twice.ok()) << what;
+    ASSERT_EQ(*encode(*twice), *again) << what;
+  };
   for (const Frame& frame : all_frames()) {
-    const std::vector<std::byte> bytes = *encode(frame);
+    std::vector<std::byte> bytes = *encode(frame);
     for (std::size_t at = 0; at < bytes.size(); ++at) {
-      for (const int flip : {0x01, 0x80, 0xff}) {
-        std::vector<std::byte> mutated = bytes;
-        mutated[at] ^= static_cast<std::byte>(flip);
-        const auto back = decode(mutated);
-        if (!back.ok()) {
-          EXPECT_TRUE(back.code() == Code::kMalformed || back.code() == Code::kUnsupported)
-              << back.error().text();
-        } else {
-          EXPECT_TRUE(encode(*back).ok()) << name(frame) << " byte " << at;
-        }
+      const std::string what = fmt::format("{} byte {}", name(frame), at);
+      check(std::span(bytes).first(at), what);
+      for (const unsigned flip : {0x01U, 0x02U, 0x04U, 0x08U, 0x10U, 0x20U, 0x40U, 0x80U, 0xffU}) {
+        bytes[at] ^= static_cast<std::byte>(flip);
+        check(bytes, what);
+        bytes[at] ^= static_cast<std::byte>(flip);
       }
     }
-    for (std::size_t size = 0; size < bytes.size(); ++size) (void)decode(std::span(bytes).first(size)).ok();
   }
 }
 
@@ -492,7 +501,8 @@ TEST(Tickets, EachFaultHasItsName) {
 TEST(Tickets, NoChangedCharacterPasses) {
   const std::string text = *mint(full_ticket(), key(1));
   for (std::size_t at = 0; at < text.size(); ++at) {
-    for (const char other : {'A', 'Z', '_', '9', '=', ' ', '\0'}) {
+    for (int value = 0; value < 256; ++value) {
+      const auto other = static_cast<char>(value);
       std::string changed = text;
       if (changed[at] == other) continue;
       changed[at] = other;

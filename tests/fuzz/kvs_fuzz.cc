@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A .kvs file of any bytes: read and loaded, or a typed error. Checksums that no mutation would hit are set
-// right in two of three inputs, so that what is behind them is reached too.
+// right in two of three inputs, so that what is behind them is reached too: fields, and frames of a codec.
 #include <algorithm>
 #include <vector>
 
@@ -12,7 +12,10 @@
 namespace isthmus::fuzz {
 namespace {
 
-// Head and first chunk header as if their sums were right.
+// Places in a chunk header (spec/handoff.md): what is stored of the body, its sum, tile digests.
+constexpr std::size_t kStoredBytesAt = 112, kBodySumAt = 120, kTilesAt = 128;
+
+// Head, first chunk header and its body as if their sums were right.
 void mend(std::vector<std::byte>& bytes) {
   if (bytes.size() < kvs::kHeadBytes) return;
   const auto length = load_le<std::uint32_t>(std::span<const std::byte>(bytes).subspan(12));
@@ -22,6 +25,13 @@ void mend(std::vector<std::byte>& bytes) {
   const std::size_t at = kvs::kHeadBytes + length;
   if (bytes.size() - at < wire::kChunkFixedBytes) return;
   const auto header = std::span(bytes).subspan(at, wire::kChunkFixedBytes);
+  const auto stored = load_le<std::uint64_t>(std::span<const std::byte>(header).subspan(kStoredBytesAt));
+  const std::uint64_t tiles = load_le<std::uint32_t>(std::span<const std::byte>(header).subspan(kTilesAt));
+  const std::uint64_t body = at + wire::kChunkFixedBytes + tiles * wire::kTileDigestBytes;
+  if (body < bytes.size() && stored <= bytes.size() - body) {
+    const auto frame = std::span<const std::byte>(bytes).subspan(body, stored);
+    store_le(header.subspan(kBodySumAt), digest64(frame));
+  }
   store_le(header.last(8), digest64(std::span<const std::byte>(header).first(wire::kChunkFixedBytes - 8)));
 }
 
