@@ -39,6 +39,7 @@ Faults faults_of(std::uint64_t seed) {
   faults.other_tokens = some(0.02);
   faults.direct = some(0.1);
   faults.grouped = some(0.1);
+  faults.early = some(0.3);
   faults.plan_fails = some(0.005);
   faults.lies = some(0.15);
   faults.strays = some(0.7);

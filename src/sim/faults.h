@@ -28,6 +28,8 @@ struct Faults {
   // Of a request. Preempt: of each step of prefill, and once after it.
   double cancel = 0, preempt = 0, prefill_fails = 0, finished = 0;
   double supersede = 0, second_opener = 0, promised = 0, other_tokens = 0;
+  // Of a consumer's life: its OPENs let small states come before CREDIT.
+  double early = 0;
   // Of a request: it is read directly, it is a rank of a group.
   double direct = 0, grouped = 0;
   // Of a making of a plan: it fails.

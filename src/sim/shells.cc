@@ -195,26 +195,57 @@ void World::header_comes(Flight& flight, const wire::ChunkHeader& header) {
   flight.place = judgement->place;
   flight.sequence = judgement->handoff.sequence;
   flight.slot = judgement->slot;
+  if (judgement->early) flight.early = header;
 }
 
 void World::body_comes(Flight& flight, std::uint64_t value) {
   const std::size_t index = flight.link->consumer;
   const ChannelId channel{flight.link->id, std::exchange(flight.channel, 0)};
   Agent& agent = *agents_[index];
-  if (flight.place) {
-    Memory& memory = *agent.memory.at(flight.sequence);
-    if (memory.staging_released || flight.slot >= memory.staging.size()) {
-      violation("a chunk lands in staging that isn't held");
-    } else if (memory.placing.contains(flight.slot)) {
-      violation("a chunk lands in a slot that is being read");
-    } else {
-      memory.digests[flight.slot] = value;
-      memory.staging[flight.slot] = value;
-      if (chance(faults_.flips_in_staging)) flip(memory.staging[flight.slot], memory.damaged);
-    }
-  }
+  if (flight.place) land(*agent.memory.at(flight.sequence), flight.slot, value);
   ConsumerActions out;
   agent.consumer->chunk_arrived(channel, clock(index), out);
+  act(index, std::move(out));
+  if (!flight.early) return;
+  Memory& memory = *agent.memory.at(flight.sequence);
+  memory.early.push_back({channel, *flight.early, value});
+  give_early(index, memory);
+}
+
+void World::land(Memory& memory, std::uint32_t slot, std::uint64_t value) {
+  if (memory.staging_released || slot >= memory.staging.size())
+    return violation("a chunk lands in staging that isn't held");
+  if (memory.placing.contains(slot)) return violation("a chunk lands in a slot that is being read");
+  memory.digests[slot] = value;
+  memory.staging[slot] = value;
+  if (chance(faults_.flips_in_staging)) flip(memory.staging[slot], memory.damaged);
+}
+
+// Those of the attempt that has slots. What is older is dropped, what is newer waits.
+void World::give_early(std::size_t index, Memory& memory) {
+  for (const Memory::Early& chunk : std::exchange(memory.early, {})) {
+    if (chunk.header.address.attempt > memory.early_taken) memory.early.push_back(chunk);
+    if (chunk.header.address.attempt != memory.early_taken) continue;
+    ConsumerActions out;
+    const Result<Judgement> judged = agents_[index]->consumer->early_chunk(chunk.channel, chunk.header, out);
+    if (!judged.ok()) {
+      const bool lied = memory.lied || requests_[memory.request]->lied;
+      if (!lied) violation("an honest early chunk is refused: " + judged.error().text());
+      const auto link = links_.find(chunk.channel.session);
+      if (link != links_.end()) channel_down(link->second, chunk.channel.number);
+    } else if (judged->place) {
+      land(memory, judged->slot, chunk.value);
+    }
+    act(index, std::move(out));
+  }
+}
+
+void World::take_early(std::size_t index, const TakeEarly& take) {
+  Memory& memory = *agents_[index]->memory.at(take.handoff.sequence);
+  memory.early_taken = take.attempt;
+  give_early(index, memory);
+  ConsumerActions out;
+  agents_[index]->consumer->early_given(take.handoff, take.attempt, clock(index), out);
   act(index, std::move(out));
 }
 
@@ -235,6 +266,8 @@ void World::act(std::size_t index, ConsumerActions actions) {
                 [this, run = memory.group, rank = memory.rank](GroupCore& core, GroupActions& out) {
                   core.verified(run->id, rank, clock(run->lead), out);
                 });
+    } else if (const auto* early = std::get_if<TakeEarly>(&action)) {
+      take_early(index, *early);
     } else if (const auto* need = std::get_if<NeedSession>(&action)) {
       find_session(index, *need, 5);
     } else if (const auto* check = std::get_if<Verify>(&action)) {

@@ -63,6 +63,7 @@ bool Witness::sees_frame(const wire::Frame& frame, Instant now) {
     const auto asked = missing_.find({address->handoff, address->attempt});
     leased.chunks = plan->resumed && asked != missing_.end() ? asked->second : plan->chunk_count;
     if (leased.generation != address->generation) starts_again(leased, address->generation);
+    if (plan->early) leased.granted = plan->chunk_count;
   } else if (std::holds_alternative<wire::Restart>(frame)) {
     Leased& leased = leased_[{address->handoff, address->attempt}];
     if (leased.generation != address->generation) starts_again(leased, address->generation);
@@ -119,16 +120,18 @@ void Witness::hears(const wire::Frame& frame) {
 
 // --- Channels: nothing is owned or free while one that was named is open and unfenced.
 
-void Witness::names(const wire::Credit& credit, SessionId session) {
-  Held& held = held_.at(credit.address.handoff);
-  if (held.named >= credit.address.attempt) return;
-  held.named = credit.address.attempt;
-  for (const std::uint32_t number : credit.channels) held.channels[{session, number}] = held.named;
+void Witness::names(const AttemptKey& key, const std::vector<ChannelId>& channels) {
+  Held& held = held_.at(key.first);
+  if (held.named >= key.second) return;
+  held.named = key.second;
+  for (const ChannelId& channel : channels) held.channels[channel] = held.named;
 }
 
 void Witness::fenced(ChannelId channel, std::uint64_t token) {
   for (auto& [handoff, held] : held_) {
     if (token >> 16 != handoff.sequence) continue;
+    std::uint64_t& fence = held.fences[channel];
+    fence = std::max(fence, token & wire::kAttemptMax);
     const auto named = held.channels.find(channel);
     if (named != held.channels.end() && (token & wire::kAttemptMax) >= named->second)
       held.channels.erase(named);
@@ -168,8 +171,26 @@ bool Witness::sees(const ProducerAction& action, Instant now) {
 
 void Witness::sees(const ConsumerAction& action) {
   if (const auto* send = std::get_if<SendFrame>(&action)) {
-    if (const auto* credit = std::get_if<wire::Credit>(&send->frame)) names(*credit, send->session);
+    const auto of_session = [&](const std::vector<std::uint32_t>& numbers) {
+      std::vector<ChannelId> channels;
+      for (const std::uint32_t number : numbers) channels.push_back({send->session, number});
+      return channels;
+    };
+    if (const auto* credit = std::get_if<wire::Credit>(&send->frame))
+      names({credit->address.handoff, credit->address.attempt}, of_session(credit->channels));
+    if (const auto* open = std::get_if<wire::Open>(&send->frame))
+      early_[{open->address.handoff, open->address.attempt}] = of_session(open->early_channels);
     return count_frame(send->frame);
+  }
+  // From here on what comes early goes into the handoff's memory.
+  if (const auto* early = std::get_if<TakeEarly>(&action)) {
+    const AttemptKey key{early->handoff, early->attempt};
+    std::vector<ChannelId> unfenced = early_.at(key);
+    std::erase_if(unfenced, [&](const ChannelId& channel) {
+      const auto& fences = held_.at(early->handoff).fences;
+      return fences.contains(channel) && fences.at(channel) >= early->attempt;
+    });
+    return names(key, unfenced);
   }
   if (const auto* reserve = std::get_if<ReserveCapacity>(&action)) {
     Held& held = held_.at(reserve->handoff);

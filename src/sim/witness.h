@@ -46,6 +46,7 @@ class Witness {
     bool staging_released = false, destination_released = false;
     std::uint32_t ends = 0;
     // That the first CREDIT of an attempt named, without those fenced since; and the last attempt that did.
+    std::map<ChannelId, std::uint64_t> fences;  // The last attempt whose fence has come there.
     std::map<ChannelId, std::uint32_t> channels;
     std::uint32_t named = 0;
   };
@@ -62,7 +63,7 @@ class Witness {
   bool sees_frame(const wire::Frame& frame, Instant now);
   void grants(const wire::Renewed::Item& item, Instant now);
   void starts_again(Leased& leased, std::uint32_t generation) const;
-  void names(const wire::Credit& credit, SessionId session);
+  void names(const AttemptKey& key, const std::vector<ChannelId>& channels);
   void check_quiet(const wire::HandoffId& handoff, std::string_view what) const;
 
   Report report_;
@@ -71,10 +72,11 @@ class Witness {
   std::set<Id128> ended_reservations_;
   std::map<AttemptKey, std::uint32_t> plans_, producer_ends_;
   std::map<AttemptKey, Leased> leased_;
-  std::set<AttemptKey> direct_;                  // Attempts that read by themselves.
-  std::map<AttemptKey, std::uint32_t> missing_;  // Chunks that the OPEN of a later attempt named.
-  std::set<ChunkRef> flying_;                    // SendChunk given, not reported.
-  std::set<AttemptKey> planned_;                 // Consumer: PLAN has come.
+  std::set<AttemptKey> direct_;                         // Attempts that read by themselves.
+  std::map<AttemptKey, std::vector<ChannelId>> early_;  // Channels that an OPEN named.
+  std::map<AttemptKey, std::uint32_t> missing_;         // Chunks that the OPEN of a later attempt named.
+  std::set<ChunkRef> flying_;                           // SendChunk given, not reported.
+  std::set<AttemptKey> planned_;                        // Consumer: PLAN has come.
   std::map<wire::HandoffId, Held> held_;
   std::map<GrantId, std::uint64_t> active_;
   std::map<std::pair<AttemptKey, std::string>, std::uint32_t> frames_;  // By name.

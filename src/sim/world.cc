@@ -207,8 +207,12 @@ void World::start_agent(std::size_t index) {
     agent.producer->observe_events(
         [this](ProducerState state, ProducerEvent event) { outcome_.coverage.count(state, event); });
   } else {
+    constexpr std::uint32_t kSlots = 4;
+    Limits limits;
+    limits.early_bytes_max = chance(faults_.early) ? agent.ledger->capacity().staging_bytes / kSlots : 0;
     agent.consumer = std::make_unique<ConsumerCore>(
-        ConsumerOptions{agent.name, agent.incarnation, test_key(1), {target_descriptor()}, 4, {}, {}},
+        ConsumerOptions{
+            agent.name, agent.incarnation, test_key(1), {target_descriptor()}, kSlots, {}, limits},
         agent.ledger.get());
     agent.group = std::make_unique<GroupCore>(Timings{});
     agent.consumer->observe([this](ConsumerState from, ConsumerState to, std::string_view cause) {

@@ -125,6 +125,9 @@ class World {
                     std::uint64_t value, std::shared_ptr<Flight> flight);
   void header_comes(Flight& flight, const wire::ChunkHeader& header);
   void body_comes(Flight& flight, std::uint64_t value);
+  void land(Memory& memory, std::uint32_t slot, std::uint64_t value);
+  void give_early(std::size_t agent, Memory& memory);
+  void take_early(std::size_t agent, const TakeEarly& take);
   void send_fence(const SendFence& fence);
   void compute_seal(std::size_t agent, const ComputeSeal& seal);
   void find_session(std::size_t agent, const NeedSession& need, int looks_left);

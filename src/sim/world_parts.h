@@ -82,6 +82,13 @@ struct World::Memory {
   bool ended = false;
   std::vector<std::uint64_t> destination, staging, digests;  // Digests: of what landed in a slot, as sent.
   std::set<std::uint32_t> placing;                           // Slots that are being read.
+  struct Early {
+    ChannelId channel;
+    wire::ChunkHeader header;
+    std::uint64_t value = 0;
+  };
+  std::vector<Early> early;       // Chunks that came before there were slots.
+  std::uint32_t early_taken = 0;  // The attempt whose early chunks have slots.
   bool destination_released = false, staging_released = false, owned = false;
   bool direct = false;
   std::shared_ptr<GroupRun> group;  // Null: none.
@@ -111,6 +118,7 @@ struct World::Flight {
   bool place = false;  // As the consumer has judged its header.
   std::uint64_t sequence = 0;
   std::uint32_t slot = 0;
+  std::optional<wire::ChunkHeader> early = {};  // It waits for a slot.
 };
 
 }  // namespace isthmus::handoff::sim

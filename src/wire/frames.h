@@ -105,6 +105,10 @@ struct Open {
   bool resumes = false;
   std::vector<ChunkRange> missing = {};
   bool direct = false;  // No chunks: the consumer reads the producer's memory after SEAL, and asks VALID?.
+  // A state of at most so many body bytes and chunks may come before CREDIT, on these channels. 0: none may.
+  std::uint64_t early_bytes = 0;
+  std::uint32_t early_chunks = 0;
+  std::vector<std::uint32_t> early_channels = {};
   friend bool operator==(const Open&, const Open&) = default;
 };
 
@@ -121,6 +125,7 @@ struct Plan {
   std::uint64_t total_bytes = 0;
   std::uint64_t lease_ms = 0;  // From the sending of the OPEN that is answered.
   bool resumed = false;        // Only the chunks that OPEN called missing will come; else all.
+  bool early = false;          // All will come without CREDIT, as OPEN allows; position is slot.
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 

@@ -60,6 +60,7 @@ void check(const v1::Open& in, Bounds& bounds) {
   check_range("open.wanted", in.wanted(), bounds);
   bounds.known("open.exactness", in.exactness(), v1::Exactness_ARRAYSIZE);
   bounds.count("open.missing", in.missing_size(), kMissingMax);
+  bounds.count("open.early_channels", in.early_channels_size(), kChannelsMax);
   if (!in.resumes() && in.missing_size() > 0) bounds.fail("open.missing", "nothing is resumed");
   std::uint32_t after = 0;
   for (const v1::ChunkRange& range : in.missing()) {

@@ -121,6 +121,9 @@ void put(const Open& frame, v1::Frame& out) {
     written.set_begin(range.begin);
     written.set_end(range.end);
   }
+  open.set_early_bytes(frame.early_bytes);
+  open.set_early_chunks(frame.early_chunks);
+  open.mutable_early_channels()->Add(frame.early_channels.begin(), frame.early_channels.end());
 }
 
 Result<Frame> get(const v1::Open& in) {
@@ -136,6 +139,9 @@ Result<Frame> get(const v1::Open& in) {
   frame.resumes = in.resumes();
   frame.direct = in.direct();
   for (const v1::ChunkRange& range : in.missing()) frame.missing.push_back({range.begin(), range.end()});
+  frame.early_bytes = in.early_bytes();
+  frame.early_chunks = in.early_chunks();
+  frame.early_channels = get_channels(in.early_channels());
   return Frame(std::move(frame));
 }
 
@@ -152,6 +158,7 @@ void put(const Plan& frame, v1::Frame& out) {
   plan.set_total_bytes(frame.total_bytes);
   plan.set_lease_ms(frame.lease_ms);
   plan.set_resumed(frame.resumed);
+  plan.set_early(frame.early);
 }
 
 Result<Frame> get(const v1::Plan& in) {
@@ -167,6 +174,7 @@ Result<Frame> get(const v1::Plan& in) {
   frame.total_bytes = in.total_bytes();
   frame.lease_ms = in.lease_ms();
   frame.resumed = in.resumed();
+  frame.early = in.early();
   return Frame(std::move(frame));
 }
 

@@ -203,6 +203,9 @@ Frame frame(std::size_t kind) {
         range = {range.begin + after, range.end + after};
         after = range.end;
       }
+      made.early_bytes = number();
+      made.early_chunks = small();
+      made.early_channels = channels();
       return made;
     }
     case 4:
@@ -216,6 +219,7 @@ Frame frame(std::size_t kind) {
                   number(),
                   number(),
                   number(),
+                  any<bool>(),
                   any<bool>()};
     case 5: {
       const auto bytes = [] { return any_bytes(kTextBytesMax); };

@@ -62,9 +62,11 @@ void Shell::dial(const std::shared_ptr<Incoming>& incoming) {
     if (incoming->is_cancelled || incoming->is_ended) return;
     if (!session.ok()) return refused(incoming, way, session.error());
     incoming->transport = way.transport->name();
-    meters_.transport_chosen(incoming->transport);
-    ISTHMUS_LOG(kInfo, "transport chosen", "producer={} transport={} refused=\"{}\"", incoming->producer,
-                incoming->transport, incoming->refused);
+    poster_.post([this, incoming] {  // Once OPEN has left.
+      meters_.transport_chosen(incoming->transport);
+      ISTHMUS_LOG(kInfo, "transport chosen", "producer={} transport={} refused=\"{}\"", incoming->producer,
+                  incoming->transport, incoming->refused);
+    });
     if (!incoming->is_begun) return begin(incoming, *session);
     consume([&](ConsumerActions& out) { consumer_.session_found(incoming->handoff, *session, now(), out); });
   });
@@ -173,7 +175,6 @@ Result<std::shared_ptr<const transform::Plan>> Shell::incoming_plan(const MakePl
   incoming->wire = one_line(plan->wire());
   incoming->moved = meters_.bytes("consumer", incoming->wire);
   incoming->placer = std::make_unique<transform::Placer>(std::move(placer));
-  ISTHMUS_TRY(incoming->in_place, InPlace::make(plan, descriptor_));
   incoming->tiles.assign(plan->chunk_count(), {});
   return plan;
 }
@@ -236,8 +237,15 @@ void Shell::destination_ready(const std::shared_ptr<Incoming>& incoming, std::ui
 Result<transport::Pieces> Shell::judge(ChannelId channel, const transport::Incoming& message) {
   ISTHMUS_TRY(wire::ChunkHeader header, wire::decode_chunk_header(message.immediate));
   ISTHMUS_TRY(const Judgement judgement, consumer_.judge(channel, header, message.bytes, now()));
-  const auto incoming = judgement.place ? find(judgement.handoff) : nullptr;
-  landing_[channel] = {incoming, judgement.slot};
+  const auto incoming = judgement.place || judgement.early ? find(judgement.handoff) : nullptr;
+  Landing& landing = landing_[channel] = {incoming, judgement.slot};
+  if (incoming && judgement.early) {
+    landing.early = std::make_unique<EarlyChunk>(EarlyChunk{channel, {.header = std::move(header)}});
+    if (message.is_shared) return transport::Pieces();
+    std::vector<std::byte>& memory = landing.early->landed.memory;
+    memory.resize(message.bytes);
+    return transport::Pieces{memory};
+  }
   if (!incoming) {
     if (message.is_shared) return transport::Pieces();
     std::vector<std::byte>& dropped = discarded_[channel];
@@ -246,8 +254,8 @@ Result<transport::Pieces> Shell::judge(ChannelId channel, const transport::Incom
   }
   // A void chunk that another channel still receives in place would write over this one.
   for (const auto& [other, coming] : landing_) {
-    if (other == channel || coming.first != incoming) continue;
-    const Landed& stale = incoming->slots.at(coming.second);
+    if (other == channel || coming.incoming != incoming || coming.early) continue;
+    const Landed& stale = incoming->slots.at(coming.slot);
     if (stale.is_in_place && stale.header.address.generation != header.address.generation)
       return Error{Code::kAborted, "a chunk of an earlier generation is still coming"};
   }
@@ -257,8 +265,8 @@ Result<transport::Pieces> Shell::judge(ChannelId channel, const transport::Incom
   // Straight to where it belongs, if it can go there: nothing is owned before it has been read back. A
   // binding that is refused is for placing to tell.
   transport::Pieces pieces;
-  const Result<bool> is_shown = incoming->in_place->shown.runs(
-      incoming->plan->chunk(judgement.index), incoming->destination, incoming->in_place->pads, pieces);
+  const Result<bool> is_shown = incoming->in_place.show(
+      incoming->plan, descriptor_, incoming->plan->chunk(judgement.index), incoming->destination, pieces);
   landed.is_in_place = is_shown.ok() && *is_shown;
   if (landed.is_in_place) return pieces;
   return transport::Pieces{
@@ -268,7 +276,13 @@ Result<transport::Pieces> Shell::judge(ChannelId channel, const transport::Incom
 void Shell::arrived(ChannelId channel, transport::Received body) {
   auto node = landing_.extract(channel);
   if (node.empty()) return;
-  if (const auto& [incoming, slot] = node.mapped(); incoming) incoming->slots.at(slot).body = std::move(body);
+  Landing& landing = node.mapped();
+  if (landing.early) {
+    landing.early->landed.body = std::move(body);
+    landing.incoming->early.push_back(std::move(*landing.early));
+    return give_early(*landing.incoming);
+  }
+  if (landing.incoming) landing.incoming->slots.at(landing.slot).body = std::move(body);
   consume([&](ConsumerActions& out) { consumer_.chunk_arrived(channel, now(), out); });
 }
 
@@ -279,7 +293,7 @@ Status Shell::place(Incoming& incoming, const transform::Chunk& chunk, const Lan
   const std::vector<Digest128>& tiles = landed.header.tiles;
   if (landed.is_in_place) {
     return timed(busy.verify,
-                 [&] { return incoming.in_place->read.verify(chunk, incoming.destination, tiles); });
+                 [&] { return incoming.in_place.read->verify(chunk, incoming.destination, tiles); });
   }
   transform::Placer& placer = *incoming.placer;
   ISTHMUS_TRY(timed(busy.place, [&] {
@@ -352,6 +366,34 @@ void Shell::act(const VoidChunks& action) {
   incoming->tiles.assign(incoming->plan->chunk_count(), {});
 }
 
+void Shell::act(const TakeEarly& action) {
+  const auto incoming = find(action.handoff);
+  if (!incoming) return;
+  incoming->early_taken = action.attempt;
+  give_early(*incoming);
+  consume([&](ConsumerActions& out) { consumer_.early_given(action.handoff, action.attempt, now(), out); });
+}
+
+// Those of the attempt that has slots. What is older is dropped, what is newer waits.
+void Shell::give_early(Incoming& incoming) {
+  for (EarlyChunk& chunk : std::exchange(incoming.early, {})) {
+    const std::uint32_t attempt = chunk.landed.header.address.attempt;
+    if (attempt > incoming.early_taken) incoming.early.push_back(std::move(chunk));
+    if (attempt != incoming.early_taken) continue;
+    const ChannelId channel = chunk.channel;
+    Status right;
+    consume([&](ConsumerActions& out) {
+      const Result<Judgement> judged = consumer_.early_chunk(channel, chunk.landed.header, out);
+      right = judged.status();
+      if (judged.ok() && judged->place) incoming.slots.at(judged->slot) = std::move(chunk.landed);
+    });
+    if (right.ok()) continue;
+    ISTHMUS_LOG(kWarn, "data channel closed", "session={} channel={} why=\"{}\"", channel.session,
+                channel.number, right.error().text());
+    links_->revoke(channel);
+  }
+}
+
 // Every way is tried again: the one that broke may be the only one that works.
 void Shell::act(const NeedSession& action) {
   const auto incoming = find(action.handoff);
@@ -394,6 +436,7 @@ void Shell::act(const ConsumerHandoffEnded& action) {
   const auto incoming = find(action.handoff);
   if (!incoming || incoming->is_ended) return;
   incoming->is_ended = true;
+  incoming->early.clear();
   meters_.ended("consumer", action.kind);
   const Ending ending = ending_of(*incoming, action.kind, action.why);
   ISTHMUS_LOG(kInfo, "handoff ended", "side=consumer handoff={} outcome={} bytes={} chunks={} ms={:.1f}{}",

@@ -102,9 +102,8 @@ Result<std::shared_ptr<const transform::Plan>> Shell::outgoing_plan(const MakePl
 }
 
 Status Shell::make_packer(Outgoing& outgoing) const {
-  if (outgoing.in_place) return ok_status();
+  if (outgoing.packer) return ok_status();
   ISTHMUS_TRY(outgoing.packer, transform::Packer::make(outgoing.plan, descriptor_));
-  ISTHMUS_TRY(outgoing.in_place, InPlace::make(outgoing.plan, descriptor_));
   return ok_status();
 }
 
@@ -172,7 +171,6 @@ void Shell::start_packing(ChannelId channel, const SendChunk& send) {
     return poster_.post(finish);
   }
   packing->outgoing = outgoing->second;
-  if (packing->status = make_packer(*packing->outgoing); !packing->status.ok()) return poster_.post(finish);
   // A later generation voids the tiles; a late chunk of an earlier one must not.
   if (packing->outgoing->generation < send.chunk.generation) {
     packing->outgoing->generation = send.chunk.generation;
@@ -195,7 +193,7 @@ void Shell::start_packing(ChannelId channel, const SendChunk& send) {
         packing->status = timed(busy, [&] {
           return packing->runs.empty()
                      ? attempt.packer->pack(chunk, binding, packing->body.bytes, packing->tiles)
-                     : attempt.in_place->read.digest(chunk, binding, packing->tiles);
+                     : attempt.in_place.read->digest(chunk, binding, packing->tiles);
         });
       },
       finish);
@@ -204,13 +202,13 @@ void Shell::start_packing(ChannelId channel, const SendChunk& send) {
 // The engine's memory itself where the channel can send it, else memory to pack into.
 Status Shell::take_body(Packing& packing, const transform::Chunk& chunk) {
   transport::Channel& channel = *links_->data(packing.send.channel);
+  Outgoing& outgoing = *packing.outgoing;
   if (channel.gathers()) {
-    InPlace& in_place = *packing.outgoing->in_place;
-    ISTHMUS_TRY(const bool is_shown,
-                in_place.shown.runs(chunk, packing.memory->binding(), in_place.pads, packing.runs));
+    ISTHMUS_TRY(const bool is_shown, outgoing.in_place.show(outgoing.plan, descriptor_, chunk,
+                                                            packing.memory->binding(), packing.runs));
     if (is_shown) return ok_status();
-    packing.runs.clear();
   }
+  ISTHMUS_TRY(make_packer(outgoing));
   ISTHMUS_TRY(packing.body, channel.payload_memory(chunk.body_bytes));
   return ok_status();
 }

@@ -192,11 +192,21 @@ Result<std::shared_ptr<const transform::Plan>> Shell::made_plan(const MakePlan& 
   return std::make_shared<const transform::Plan>(std::move(made));
 }
 
-Result<Shell::InPlace> Shell::InPlace::make(const std::shared_ptr<const transform::Plan>& plan,
-                                            const kv::Descriptor& descriptor) {
-  ISTHMUS_TRY(transform::InPlace shown, transform::InPlace::make(plan, descriptor));
-  ISTHMUS_TRY(transform::InPlace read, transform::InPlace::make(plan, descriptor));
-  return InPlace{std::move(shown), std::move(read), {}};
+Result<bool> Shell::InPlace::show(const std::shared_ptr<const transform::Plan>& plan,
+                                  const kv::Descriptor& descriptor, const transform::Chunk& chunk,
+                                  const kv::Binding& binding, transform::BodyRuns& runs) {
+  if (!shown) {
+    ISTHMUS_TRY(shown, transform::InPlace::make(plan, descriptor));
+  }
+  Result<bool> is_shown = shown->runs(chunk, binding, pads, runs);
+  if (!is_shown.ok() || !*is_shown) {
+    runs.clear();
+    return is_shown;
+  }
+  if (!read) {
+    ISTHMUS_TRY(read, transform::InPlace::make(plan, descriptor));
+  }
+  return true;
 }
 
 PlanFacts Shell::facts_of(const std::shared_ptr<const transform::Plan>& plan) {

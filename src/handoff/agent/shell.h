@@ -64,11 +64,12 @@ class Shell final : public Agent {
  private:
   // Chunks that aren't packed or placed, as they lie in this end's memory.
   struct InPlace {
-    transform::InPlace shown;  // The loop's: gives runs to channels.
-    transform::InPlace read;   // The mover's.
+    std::optional<transform::InPlace> shown;  // The loop's: gives runs to channels.
+    std::optional<transform::InPlace> read;   // The mover's, once something is shown.
     std::array<std::byte, transform::kSectionAlign> pads{};
-    static Result<InPlace> make(const std::shared_ptr<const transform::Plan>& plan,
-                                const kv::Descriptor& descriptor);
+    // As transform::InPlace::runs(); false leaves `runs` empty.
+    Result<bool> show(const std::shared_ptr<const transform::Plan>& plan, const kv::Descriptor& descriptor,
+                      const transform::Chunk& chunk, const kv::Binding& binding, transform::BodyRuns& runs);
   };
 
   // Processor time of the mover's stages.
@@ -87,7 +88,7 @@ class Shell final : public Agent {
     std::shared_ptr<const transform::Plan> plan;
     // Made after the plan was told.
     std::optional<transform::Packer> packer;
-    std::optional<InPlace> in_place;
+    InPlace in_place;
     std::string wire;  // one_line() of the plan's.
     Counter moved;     // Bytes of chunk bodies.
     std::uint32_t generation = 0;
@@ -103,10 +104,23 @@ class Shell final : public Agent {
 
   // --- Consumer.
   // A chunk in its slot: in staging, a view of the producer's memory, or in the destination already.
+  struct Incoming;
   struct Landed {
     wire::ChunkHeader header;
     transport::Received body;
     bool is_in_place = false;
+    std::vector<std::byte> memory = {};  // What `body` views, if it came early.
+  };
+  // A chunk that came before there was a slot for it.
+  struct EarlyChunk {
+    ChannelId channel;
+    Landed landed;
+  };
+  // What comes on a channel: for a slot, kept until there is one, or dropped.
+  struct Landing {
+    std::shared_ptr<Incoming> incoming;
+    std::uint32_t slot = 0;
+    std::unique_ptr<EarlyChunk> early = nullptr;
   };
   // One fetch, from connecting to its terminal event.
   struct Incoming {
@@ -125,11 +139,13 @@ class Shell final : public Agent {
     std::string wire;                             // one_line() of the plan's.
     Counter moved;                                // Bytes of chunk bodies.
     std::unique_ptr<transform::Placer> placer;
-    std::optional<InPlace> in_place;
+    InPlace in_place;
     device::HostBuffer staging;
     std::uint64_t slot_bytes = 0;
     std::vector<Landed> slots;
-    device::HostBuffer copy;  // The mover's: place_body().
+    std::vector<EarlyChunk> early;
+    std::uint32_t early_taken = 0;  // The attempt whose early chunks have slots.
+    device::HostBuffer copy;        // The mover's: place_body().
     kv::Binding destination;
     bool has_destination = false, wants_destination = false;
     std::vector<std::vector<Digest128>> tiles;  // By chunk, placed and read back.
@@ -187,6 +203,8 @@ class Shell final : public Agent {
   void act(const PlaceChunk& action);
   void act(const Verify& action);
   void act(const VoidChunks& action);
+  void act(const TakeEarly& action);
+  void give_early(Incoming& incoming);
   void act(const NeedSession& action);
   void act(const Verified&) {}  // No fetch of this shell is a member of a group.
   void act(Own& action);
@@ -233,7 +251,7 @@ class Shell final : public Agent {
   std::map<wire::HandoffId, FetchId> by_handoff_;
   std::map<ChannelId, std::vector<std::byte>> discarded_;
   device::HostBuffer spare_staging_;  // The largest that a fetch has given back.
-  std::map<ChannelId, std::pair<std::shared_ptr<Incoming>, std::uint32_t>> landing_;  // Slot of what comes.
+  std::map<ChannelId, Landing> landing_;
   FetchId next_fetch_ = 1;
 
   std::deque<std::variant<ProducerAction, ConsumerAction>> actions_;

@@ -108,6 +108,7 @@ void ConsumerCore::send_open(Entry& entry, Instant now, ConsumerActions& out) {
     entry.busy = false;
     entry.address.attempt = std::min(entry.address.attempt + 1, wire::kAttemptMax);
     entry.opened_at = now;
+    drop_early(entry);  // Of the past attempt.
   }
   wire::Open open;
   open.address = entry.address;
@@ -121,6 +122,7 @@ void ConsumerCore::send_open(Entry& entry, Instant now, ConsumerActions& out) {
   open.direct = entry.begin.is_direct;
   open.resumes = entry.placed_count > 0;
   if (open.resumes) open.missing = missing_of(entry);
+  allow_early(entry, open);
   entry.resend_at = now + options_.timings.resend_interval;
   send(entry, std::move(open), out);
 }
@@ -290,8 +292,9 @@ bool ConsumerCore::try_reserve(Entry& entry, ConsumerActions& out) {
   const std::uint64_t slot_bytes =
       entry.begin.is_direct ? 0 : std::max<std::uint64_t>(entry.plan->slot_bytes, 1);
   const std::uint64_t wanted = std::min(options_.slots, entry.plan->chunk_count);
-  const auto slots = static_cast<std::uint32_t>(
-      std::clamp<std::uint64_t>(ledger_->free_staging() / std::max<std::uint64_t>(slot_bytes, 1), 1, wanted));
+  // What comes early has a slot for each chunk.
+  const auto slots = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
+      ledger_->free_staging() / std::max<std::uint64_t>(slot_bytes, 1), entry.early ? wanted : 1, wanted));
   if (mutation(Mutation::kReserveBeforeAdmission)) ledger_->release(std::exchange(entry.peak.destination, 0));
   const Result<Ledger::Peak> peak =
       ledger_->grant_peak(entry.begin.destination, slots * slot_bytes, entry.begin.deadline);

@@ -66,6 +66,13 @@ struct VoidChunks {
   std::uint32_t generation = 0;  // The new one.
 };
 
+// Chunks that came before there was memory for them can go into it now: early_chunk() for each, then
+// early_given(). One that is still coming follows when it is there.
+struct TakeEarly {
+  wire::HandoffId handoff;
+  std::uint32_t attempt = 0;
+};
+
 // A member of a group has read its state back: tell the group's lead, then decide() or abandon().
 struct Verified {
   wire::HandoffId handoff;
@@ -118,9 +125,9 @@ struct ConsumerHandoffEnded {
   std::optional<SealInfo> seal;  // kOwned, kFinished: first tokens and finish state.
 };
 
-using ConsumerAction =
-    std::variant<SendFrame, MakePlan, RevokeChannel, ReserveCapacity, PlaceChunk, Verify, VoidChunks,
-                 NeedSession, Verified, Own, ReleaseStaging, ReleaseDestination, ConsumerHandoffEnded>;
+using ConsumerAction = std::variant<SendFrame, MakePlan, RevokeChannel, ReserveCapacity, PlaceChunk, Verify,
+                                    VoidChunks, TakeEarly, NeedSession, Verified, Own, ReleaseStaging,
+                                    ReleaseDestination, ConsumerHandoffEnded>;
 using ConsumerActions = std::vector<ConsumerAction>;
 
 struct ConsumerOptions {
@@ -150,7 +157,8 @@ struct Begin {
 
 // What to do with a data message whose header has come.
 struct Judgement {
-  bool place = false;  // Into the slot; else read and drop it (a stale attempt or generation).
+  bool place = false;  // Into the slot; else read and drop it (a stale attempt or generation), or
+  bool early = false;  // read and keep it until TakeEarly, in memory beside staging.
   wire::HandoffId handoff;
   std::uint32_t attempt = 0;
   std::uint32_t index = 0;
@@ -206,6 +214,9 @@ class ConsumerCore {
                           Instant now);
   // The payload judged last on this channel has come.
   void chunk_arrived(ChannelId channel, Instant now, ConsumerActions& out);
+  // Of a chunk judged early, after TakeEarly: as judge() and chunk_arrived() at once.
+  Result<Judgement> early_chunk(ChannelId channel, const wire::ChunkHeader& header, ConsumerActions& out);
+  void early_given(const wire::HandoffId& handoff, std::uint32_t attempt, Instant now, ConsumerActions& out);
   // Exactly once for each PlaceChunk.
   void chunk_placed(const PlaceChunk& chunk, Status status, Instant now, ConsumerActions& out);
   void fence_seen(ChannelId channel, std::uint64_t token, Instant now, ConsumerActions& out);
@@ -247,6 +258,13 @@ class ConsumerCore {
     std::uint32_t index = 0;
     ChannelId channel;  // kLanding.
   };
+  // What came before memory was there for it, of the current attempt.
+  struct Early {
+    std::uint64_t bytes_left = 0;
+    std::uint32_t chunks_left = 0;
+    std::vector<ChannelId> fenced;
+    std::optional<wire::Seal> seal;
+  };
   struct Entry {
     wire::Address address;
     Begin begin;
@@ -277,6 +295,7 @@ class ConsumerCore {
     std::uint32_t placed_count = 0;  // In all attempts.
     std::uint32_t granted = 0;       // Positions in `wanted`.
     std::uint32_t resumes = 0;
+    std::optional<Early> early;  // Chunks may come before CREDIT, until all are here.
     bool session_asked = false;  // NeedSession has been given and not answered.
     Status lost;                 // When resuming: why.
     std::optional<SealInfo> seal;
@@ -308,6 +327,7 @@ class ConsumerCore {
   bool try_reserve(Entry& entry, ConsumerActions& out);
   void serve_waiting(ConsumerActions& out);
   void start_receiving(Entry& entry, Instant now, ConsumerActions& out);
+  bool extend_credit(Entry& entry) const;  // True if it grew.
   void grant_credit(Entry& entry, bool repeat, ConsumerActions& out);
   Result<Judgement> judge_current(Entry& entry, ChannelId channel, const wire::ChunkHeader& header);
   void maybe_verify(Entry& entry, Instant now, ConsumerActions& out);
@@ -317,6 +337,12 @@ class ConsumerCore {
   void maybe_own(Entry& entry, Instant now, ConsumerActions& out);
   void own(Entry& entry, Instant now, ConsumerActions& out);
   void send_done(Entry& entry, Instant now, ConsumerActions& out);
+  void allow_early(Entry& entry, wire::Open& open);
+  void drop_early(Entry& entry);
+  void watch_early(Entry& entry);
+  static bool may_come_early(const Entry& entry, const wire::Address& address);
+  Result<Judgement> judge_early(Entry& entry, ChannelId channel, const wire::ChunkHeader& header);
+  void take_early(Entry& entry, Instant now, ConsumerActions& out);
   // Resuming.
   void lose(Entry& entry, Error why, Instant now, ConsumerActions& out);
   void maybe_resume(Entry& entry, Instant now, ConsumerActions& out);
@@ -365,6 +391,7 @@ class ConsumerCore {
   std::map<SessionId, wire::Renew> renewals_;  // Collected within one tick.
   std::uint64_t next_sequence_ = 1;
   std::uint64_t quarantined_ = 0;
+  std::uint32_t early_ = 0;  // Handoffs with `early`.
   Deadlines<std::uint64_t> deadlines_;
   Observer observer_;
   EventObserver event_observer_;

@@ -120,6 +120,10 @@ Status ConsumerCore::check_plan(const Entry& entry, const wire::Plan& plan) cons
       plan.address.generation == entry.address.generation || mutation(Mutation::kResumeKeepsOldGeneration);
   if (plan.resumed && (entry.placed_count == 0 || !keeps))
     return Error{Code::kIncompatible, "PLAN resumes what this side hasn't begun"};
+  const bool is_small = entry.early && plan.chunk_count <= options_.slots &&
+                        plan.total_bytes <= options_.limits.early_bytes_max;
+  if (plan.early && (!is_small || plan.resumed))
+    return Error{Code::kIncompatible, "PLAN has chunks come before CREDIT where OPEN didn't allow it"};
   return ok_status();
 }
 
@@ -128,6 +132,7 @@ void ConsumerCore::on_plan(Entry& entry, const wire::Plan& plan, Instant now, Co
   if (!agreed.ok()) return end(entry, TerminalKind::kRejected, agreed.error(), Tell::kAbort, now, out);
   entry.address.generation = plan.address.generation;
   if (!plan.resumed && entry.placed_count > 0) void_chunks(entry, out);
+  if (!plan.early) drop_early(entry);
   entry.offered = plan;
   entry.resend_at = kFarFuture;
   // The lease counts from the sending of OPEN. After a promise that is long ago: the first RENEWED tells, and
@@ -195,6 +200,7 @@ void ConsumerCore::on_renewed(SessionId session, const wire::Renewed& renewed, I
 // --- Receiving
 
 void ConsumerCore::start_receiving(Entry& entry, Instant now, ConsumerActions& out) {
+  if (entry.early) return take_early(entry, now, out);
   entry.channels.clear();
   if (entry.begin.is_direct) {
     const bool confirmed = entry.lease_end != kFarFuture;
@@ -221,7 +227,7 @@ void ConsumerCore::start_receiving(Entry& entry, Instant now, ConsumerActions& o
 }
 
 // The chunk at position i uses slot i % slots: it may come once that at i - slots has left it.
-void ConsumerCore::grant_credit(Entry& entry, bool repeat, ConsumerActions& out) {
+bool ConsumerCore::extend_credit(Entry& entry) const {
   const std::uint32_t before = entry.granted;
   while (entry.granted < entry.wanted.count()) {
     Slot& slot = entry.slots[entry.granted % entry.slots.size()];
@@ -230,7 +236,12 @@ void ConsumerCore::grant_credit(Entry& entry, bool repeat, ConsumerActions& out)
     slot = {SlotUse::kGranted, entry.address.generation, entry.wanted.at(entry.granted), {}};
     ++entry.granted;
   }
-  if (entry.begin.is_direct || (entry.granted == before && !repeat)) return;
+  return entry.granted != before;
+}
+
+void ConsumerCore::grant_credit(Entry& entry, bool repeat, ConsumerActions& out) {
+  const bool has_grown = extend_credit(entry);
+  if (entry.begin.is_direct || (!has_grown && !repeat)) return;
   if (entry.granted == 0 && entry.wanted.count() > 0) return;
   send(entry,
        wire::Credit{entry.address, static_cast<std::uint32_t>(entry.slots.size()), entry.granted,
@@ -260,6 +271,7 @@ Result<Judgement> ConsumerCore::judge(ChannelId channel, const wire::ChunkHeader
   if (entry != nullptr && entry->producer != session->second.incarnation) {
     return refuse(fmt::format("handoff {} isn't with '{}'", address.handoff.text(), session->second.name));
   }
+  if (entry != nullptr && may_come_early(*entry, address)) return judge_early(*entry, channel, header);
   const auto is_current = [&](const wire::Address& own) {
     return address.attempt == own.attempt &&
            (address.generation == own.generation || mutation(Mutation::kOldGenerationCounts));
@@ -272,7 +284,7 @@ Result<Judgement> ConsumerCore::judge(ChannelId channel, const wire::ChunkHeader
   // Sent before the producer knew that it isn't wanted any more.
   if (bytes > options_.limits.discard_bytes_max) return refuse(fmt::format("stale, of {} bytes", bytes));
   landing_[channel] = {};
-  return Judgement{false, address.handoff, address.attempt, header.index, 0, bytes};
+  return Judgement{false, false, address.handoff, address.attempt, header.index, 0, bytes};
 }
 
 Result<Judgement> ConsumerCore::judge_current(Entry& entry, ChannelId channel,
@@ -292,8 +304,8 @@ Result<Judgement> ConsumerCore::judge_current(Entry& entry, ChannelId channel,
   if (header.slot != slot_index)
     return refuse(fmt::format("slot {} isn't its slot {}", header.slot, slot_index));
   ISTHMUS_TRY(wire::equal_geometry(header, entry.plan->geometry(header.index)));
-  Judgement judgement{true,       header.address.handoff, header.address.attempt, header.index,
-                      slot_index, header.stored_bytes};
+  Judgement judgement{true,         false,      header.address.handoff, header.address.attempt,
+                      header.index, slot_index, header.stored_bytes};
   Slot& slot = entry.slots[slot_index];
   const bool expected =
       slot.use == SlotUse::kGranted && slot.index == header.index &&
@@ -363,6 +375,7 @@ void ConsumerCore::fence_seen(ChannelId channel, std::uint64_t token, Instant no
   if (entry == nullptr || entry->address.attempt != (token & wire::kAttemptMax)) return;
   const auto session = sessions_.find(channel.session);
   if (session == sessions_.end() || session->second.incarnation != entry->producer) return;
+  if (may_come_early(*entry, entry->address)) entry->early->fenced.push_back(channel);
   if (entry->unquiet.erase(channel) == 0) return;
   if (entry->state == ConsumerState::kReceiving) return maybe_verify(*entry, now, out);
   settle(*entry, out);
@@ -374,6 +387,7 @@ void ConsumerCore::on_restart(Entry& entry, const wire::Restart& restart, Instan
   if (!live || entry.seal || restart.address.generation <= entry.address.generation) return;
   entry.address.generation = restart.address.generation;
   entry.offered->resumed = false;
+  drop_early(entry);
   if (entry.state != ConsumerState::kReceiving || entry.begin.is_direct) {
     if (entry.placed_count > 0) void_chunks(entry, out);
     if (entry.plan) entry.wanted = ChunkSet::all(entry.plan->chunk_count);
@@ -418,6 +432,7 @@ void ConsumerCore::on_seal(Entry& entry, const wire::Seal& seal, Instant now, Co
                        entry.state == ConsumerState::kReceiving;
   if (!planned || entry.seal || seal.address.generation != entry.address.generation) return;
   const bool finished = seal.finish != wire::FinishState::kNone;
+  if (!finished && may_come_early(entry, seal.address)) entry.early->seal = seal;
   if (!finished && entry.state != ConsumerState::kReceiving) return;
   const Status checked = check_seal(entry, seal);
   if (!checked.ok())
@@ -440,6 +455,7 @@ void ConsumerCore::maybe_verify(Entry& entry, Instant now, ConsumerActions& out)
                                            entry.plan->chunk_count);
     return end(entry, TerminalKind::kCorrupt, Error{Code::kCorrupt, detail}, Tell::kAbort, now, out);
   }
+  drop_early(entry);
   move(entry, ConsumerState::kVerifying, "complete", now + options_.timings.verify_max);
   entry.resend_at = kFarFuture;
   entry.verifying = true;

@@ -116,7 +116,7 @@ void ProducerCore::preempted(const Id128& reservation, Instant now, ProducerActi
   Attempt& attempt = *entry->attempt;
   const bool credit_survives = mutation(Mutation::kCreditSurvivesRestart);
   if (!credit_survives) attempt.slots = attempt.granted = 0;
-  attempt.offer.resumed = false;
+  attempt.offer.resumed = attempt.offer.early = false;
   attempt.wanted = ChunkSet::all(attempt.plan ? attempt.plan->chunk_count : 0);
   attempt.next_chunk = 0;
   attempt.placed = 0;

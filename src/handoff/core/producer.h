@@ -206,6 +206,10 @@ class ProducerCore {
     SessionId session = 0;
     Digest128 target;
     bool direct = false;
+    // What OPEN allows before CREDIT.
+    std::uint64_t early_bytes = 0;
+    std::uint32_t early_chunks = 0;
+    std::vector<ChannelId> early_channels;
     wire::Plan offer;  // PLAN, complete once `plan` is there.
     std::optional<PlanFacts> plan;
     std::vector<ChannelId> channels;       // From the first CREDIT.
@@ -323,6 +327,7 @@ class ProducerCore {
   void meet_open(const Entry& holder, const wire::Open& open) const;
   void move(Entry& entry, ProducerState to, std::string_view cause);
   void arm(Entry& entry);
+  bool may_send_early(const Attempt& attempt) const;
   void fence_channels(SessionId session, const wire::Address& address,
                       const std::vector<std::uint32_t>& numbers, ProducerActions& out);
   wire::Address address_of(const Entry& entry) const;

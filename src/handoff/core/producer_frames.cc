@@ -260,6 +260,9 @@ void ProducerCore::take_slot(Entry& entry, SessionId session, const wire::Open& 
   attempt.session = session;
   attempt.target = open.target;
   attempt.direct = open.direct;
+  attempt.early_bytes = open.direct ? 0 : open.early_bytes;
+  attempt.early_chunks = open.early_chunks;
+  for (const std::uint32_t number : open.early_channels) attempt.early_channels.push_back({session, number});
   attempt.offer.source = entry.spec.source;
   attempt.offer.tokens = open.wanted;
   attempt.offer.verdict = verdict.kind;
@@ -306,8 +309,23 @@ void ProducerCore::plan_ready(const wire::HandoffId& handoff, std::uint32_t atte
   entry->attempt->plan = std::move(plan);
   entry->state_end = kFarFuture;
   arm(*entry);
+  Attempt& open = *entry->attempt;
+  open.offer.early = may_send_early(open);
   send_plan(*entry, now, out);
-  maybe_seal(*entry, now, out);
+  if (!open.offer.early) return maybe_seal(*entry, now, out);
+  open.channels = open.early_channels;
+  open.slots = open.early_chunks;
+  open.granted = open.wanted.count();
+  move(*entry, ProducerState::kGrowing, "credit");
+  pump(*entry, now, out);
+}
+
+bool ProducerCore::may_send_early(const Attempt& attempt) const {
+  const bool bound = std::ranges::all_of(
+      attempt.early_channels, [&](const ChannelId& channel) { return channels_.contains(channel); });
+  return bound && !attempt.early_channels.empty() && attempt.early_chunks <= options_.limits.slots_max &&
+         attempt.plan->chunk_count <= attempt.early_chunks &&
+         attempt.plan->total_bytes <= attempt.early_bytes;
 }
 
 void ProducerCore::plan_failed(const wire::HandoffId& handoff, std::uint32_t attempt, Error why, Instant now,

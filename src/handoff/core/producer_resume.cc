@@ -50,6 +50,8 @@ void ProducerCore::resume(Entry& entry, SessionId session, const wire::Open& ope
   attempt.session = session;
   attempt.direct = open.direct;
   attempt.channels.clear();
+  attempt.early_channels.clear();
+  attempt.offer.early = false;
   attempt.slots = 0;
   if (!mutation(Mutation::kCreditSurvivesResume)) attempt.granted = 0;
   attempt.next_chunk = attempt.placed = 0;

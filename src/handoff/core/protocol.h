@@ -107,11 +107,13 @@ struct Limits {
   std::uint32_t sessions_max = 1024;
   std::uint32_t reservations_max = 4096;
   std::uint32_t handoffs_max = 4096;
-  std::uint32_t tombstones_max = 4096;      // The oldest goes first; its duty ends with it.
-  std::uint32_t admission_queue_max = 256;  // Handoffs that wait for memory.
-  std::uint32_t quarantined_max = 64;       // Destinations lost to a placement that never reported back.
-  std::uint32_t slots_max = 64;             // Staging slots of one handoff.
-  std::uint32_t resumes_max = 8;            // Of one handoff; then the connection is to blame.
+  std::uint32_t tombstones_max = 4096;        // The oldest goes first; its duty ends with it.
+  std::uint32_t admission_queue_max = 256;    // Handoffs that wait for memory.
+  std::uint32_t quarantined_max = 64;         // Destinations lost to a placement that never reported back.
+  std::uint32_t slots_max = 64;               // Staging slots of one handoff.
+  std::uint32_t resumes_max = 8;              // Of one handoff; then the connection is to blame.
+  std::uint32_t early_handoffs_max = 64;      // At once, whose chunks may come before CREDIT:
+  std::uint64_t early_bytes_max = 64u << 10;  // at most so much of each, kept beside staging. 0: none may.
   std::uint32_t chunks_max = 1u << 20;
   std::uint64_t discard_bytes_max = std::uint64_t{64}
                                     << 20;  // A stale chunk's payload that is read and dropped.

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// A small state needs no round trip for CREDIT: OPEN allows its chunks to come right behind PLAN. They wait
+// in memory of their own until the handoff has some, so that nothing is reserved before the producer has
+// planned.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "handoff/core/consumer.h"
+
+namespace isthmus::handoff {
+
+void ConsumerCore::allow_early(Entry& entry, wire::Open& open) {
+  const Limits& limits = options_.limits;
+  // With a slot for each chunk, whatever their sizes.
+  const bool has_room = ledger_->capacity().staging_bytes / options_.slots >= limits.early_bytes_max;
+  if (open.resumes || open.direct || limits.early_bytes_max == 0 || !has_room) return;
+  if (!entry.early) {
+    if (early_ >= limits.early_handoffs_max) return;
+    ++early_;
+    entry.early = Early{limits.early_bytes_max, options_.slots, {}, {}};
+    entry.channels.clear();
+    for (auto it = channels_.lower_bound({entry.begin.session, 0});
+         it != channels_.end() && it->session == entry.begin.session; ++it)
+      entry.channels.push_back(it->number);
+  }
+  open.early_bytes = limits.early_bytes_max;
+  open.early_chunks = options_.slots;
+  open.early_channels = entry.channels;
+}
+
+void ConsumerCore::drop_early(Entry& entry) {
+  if (!entry.early) return;
+  entry.early.reset();
+  --early_;
+}
+
+// Memory is there by now, or soon: it isn't free before what may come early can't come any more.
+void ConsumerCore::watch_early(Entry& entry) {
+  if (!may_come_early(entry, entry.address) || !entry.memory_reserved) return;
+  for (const std::uint32_t number : entry.channels) {
+    const ChannelId channel{entry.begin.session, number};
+    const bool is_fenced = std::ranges::find(entry.early->fenced, channel) != entry.early->fenced.end();
+    if (channels_.contains(channel) && !is_fenced) entry.unquiet.insert(channel);
+  }
+}
+
+bool ConsumerCore::may_come_early(const Entry& entry, const wire::Address& address) {
+  const bool waits = entry.state == ConsumerState::kOpening || entry.state == ConsumerState::kPromised ||
+                     entry.state == ConsumerState::kPlanning || entry.state == ConsumerState::kReserving;
+  return waits && entry.early && address.attempt == entry.address.attempt;
+}
+
+// Little is known before PLAN: only how much may come, and where. The rest is judged in early_chunk().
+Result<Judgement> ConsumerCore::judge_early(Entry& entry, ChannelId channel,
+                                            const wire::ChunkHeader& header) {
+  const auto refuse = [&](std::string detail) {
+    return Error{Code::kMalformed, fmt::format("early chunk {} of handoff {}: {}", header.index,
+                                               header.address.handoff.text(), detail)};
+  };
+  Early& early = *entry.early;
+  const bool is_named = channel.session == entry.begin.session &&
+                        std::ranges::find(entry.channels, channel.number) != entry.channels.end();
+  if (!is_named) return refuse(fmt::format("OPEN didn't name channel {}", channel.number));
+  if (std::ranges::find(early.fenced, channel) != early.fenced.end())
+    return refuse(fmt::format("it came on channel {} after the fence", channel.number));
+  if (early.chunks_left == 0 || header.stored_bytes > early.bytes_left)
+    return refuse(fmt::format("{} bytes, OPEN left {} in {} chunks", header.stored_bytes, early.bytes_left,
+                              early.chunks_left));
+  --early.chunks_left;
+  early.bytes_left -= header.stored_bytes;
+  landing_[channel] = {};
+  Judgement judgement;
+  judgement.early = true;
+  judgement.handoff = header.address.handoff;
+  judgement.attempt = header.address.attempt;
+  judgement.index = header.index;
+  judgement.bytes = header.stored_bytes;
+  return judgement;
+}
+
+// Memory is there: OPEN's channels count as a CREDIT's from here on.
+void ConsumerCore::take_early(Entry& entry, Instant now, ConsumerActions& out) {
+  std::vector<ChannelId> named;
+  for (const std::uint32_t number : entry.channels) named.push_back({entry.begin.session, number});
+  const bool all_up =
+      std::ranges::all_of(named, [&](const ChannelId& channel) { return channels_.contains(channel); });
+  if (!all_up) {
+    const Error why{Code::kUnavailable, "a data channel was lost before there was memory"};
+    return lose(entry, why, now, out);
+  }
+  entry.unquiet.insert(named.begin(), named.end());
+  const bool confirmed = entry.lease_end != kFarFuture;
+  move(entry, ConsumerState::kReceiving, "capacity",
+       confirmed ? kFarFuture : now + options_.timings.open_max);
+  if (entry.placed.empty()) entry.placed.assign(entry.plan->chunk_count, false);
+  entry.granted = 0;
+  extend_credit(entry);
+  entry.resend_at = now + options_.timings.resend_interval;
+  arm(entry);
+  out.push_back(TakeEarly{entry.address.handoff, entry.address.attempt});
+}
+
+Result<Judgement> ConsumerCore::early_chunk(ChannelId channel, const wire::ChunkHeader& header,
+                                            ConsumerActions& out) {
+  Entry* entry = find(header.address.handoff, header.address.attempt);
+  Judgement stale{false, false, header.address.handoff, header.address.attempt, header.index, 0, 0};
+  const bool is_current = entry != nullptr && entry->early && entry->state == ConsumerState::kReceiving &&
+                          header.address.generation == entry->address.generation;
+  if (!is_current) return stale;
+  ISTHMUS_TRY(const Judgement judgement, judge_current(*entry, channel, header));
+  if (!judgement.place) return judgement;
+  meet(entry, ConsumerEvent::kChunkArrived);
+  entry->slots[judgement.slot].use = SlotUse::kPlacing;
+  out.push_back(PlaceChunk{judgement.handoff, judgement.attempt, header.address.generation, judgement.index,
+                           judgement.slot});
+  return judgement;
+}
+
+// Fences and SEAL that came early are of all that has been given.
+void ConsumerCore::early_given(const wire::HandoffId& handoff, std::uint32_t attempt, Instant now,
+                               ConsumerActions& out) {
+  Entry* entry = find(handoff, attempt);
+  if (entry == nullptr || !entry->early || entry->state != ConsumerState::kReceiving) return;
+  for (const ChannelId& channel : entry->early->fenced) entry->unquiet.erase(channel);
+  if (const std::optional<wire::Seal> seal = std::move(entry->early->seal))
+    return on_seal(*entry, *seal, now, out);
+  maybe_verify(*entry, now, out);
+}
+
+}  // namespace isthmus::handoff
