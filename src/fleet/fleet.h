@@ -52,8 +52,12 @@ struct Worker {
   std::string url() const { return "http://" + http.text(); }
 };
 
+// Which side of a handoff opens the connections; the other one must be reachable.
+enum class Dialer : std::uint8_t { kDecode, kPrefill };
+
 struct Fleet {
   std::string name;
+  Dialer dialer = Dialer::kDecode;
   std::string key_file;  // HMAC key for tickets (64 hex digits); relative to the fleet file's folder.
   std::vector<Model> models;
   std::vector<Worker> workers;  // May be empty: a worker needs the key and the policies only.

@@ -343,11 +343,16 @@ Status read_models(const Value& value, Fleet& fleet) {
 
 Result<Fleet> fleet_of(const Value& root, const std::string& folder) {
   Fleet fleet;
-  ISTHMUS_TRY(const Fields fields, Fields::of(root, {"fleet", "key", "models", "workers", "qualifications"}));
+  ISTHMUS_TRY(const Fields fields,
+              Fields::of(root, {"fleet", "key", "dialer", "models", "workers", "qualifications"}));
   ISTHMUS_TRY(const Value name_value, fields.required("fleet"));
   ISTHMUS_TRY(fleet.name, name_of(name_value));
   ISTHMUS_TRY(const Value key, fields.required("key"));
   ISTHMUS_TRY(fleet.key_file, key_file_of(key, folder));
+  if (const Value* dialer = fields.find("dialer")) {
+    ISTHMUS_TRY(fleet.dialer,
+                choice_of<Dialer>(*dialer, {{"decode", Dialer::kDecode}, {"prefill", Dialer::kPrefill}}));
+  }
   ISTHMUS_TRY(const Value models, fields.required("models"));
   ISTHMUS_TRY(read_models(models, fleet));
   ISTHMUS_TRY(const Value workers, fields.required("workers"));

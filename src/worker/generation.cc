@@ -57,6 +57,7 @@ void Service::Generation::start_fetch() {
   Result<handoff::FetchId> fetch = service_.agent_.fetch(
       {.ticket = prepared_.request.transfer.ticket,
        .endpoints = prepared_.request.transfer.endpoints,
+       .is_pushed = prepared_.request.transfer.is_pushed,
        .prompt = prepared_.prompt,
        .destination = service_.amount_of(prepared_.prompt.size() + prepared_.tokens_max),
        .deadline = prepared_.deadline},

@@ -14,7 +14,6 @@ namespace {
 
 constexpr std::size_t kStopsMax = 4;  // OpenAI's own limit.
 constexpr std::size_t kMessagesMax = 1024;
-constexpr std::size_t kEndpointsMax = 16;
 constexpr std::uint64_t kTokensMax = std::uint64_t{1} << 20;
 
 Error bad(std::string detail) {
@@ -232,6 +231,10 @@ class Reader {
       return bad("'kv_transfer_params' asks for remote prefill and remote decode at once");
     }
     if (!transfer.do_remote_prefill) return ok_status();
+    ISTHMUS_TRY(const auto dialer, value->get<std::string>("isthmus_dialer"));
+    if (dialer && *dialer != "prefill" && *dialer != "decode")
+      return bad("'kv_transfer_params.isthmus_dialer' must be \"prefill\" or \"decode\"");
+    transfer.is_pushed = dialer == "prefill";
     const json::Value* endpoints = value->member("isthmus_endpoints");
     const json::Array* items = endpoints != nullptr ? endpoints->as_array() : nullptr;
     if (transfer.ticket.empty() || items == nullptr || items->empty() || items->size() > kEndpointsMax) {

@@ -17,6 +17,8 @@
 
 namespace isthmus::worker {
 
+inline constexpr std::size_t kEndpointsMax = 16;  // Of an agent, in a request.
+
 enum class Api : std::uint8_t { kCompletions, kChat };
 
 // The transfer field `kv_transfer_params`, in vLLM's convention.
@@ -25,6 +27,7 @@ struct TransferField {
   bool do_remote_prefill = false;  // Somebody else prefilled; the ticket opens its state.
   std::string ticket;
   std::vector<std::string> endpoints;
+  bool is_pushed = false;  // The prefill worker opens the connections.
   bool fail_instead_of_recompute = false;
 };
 

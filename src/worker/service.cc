@@ -57,6 +57,7 @@ void Service::handle(const std::shared_ptr<http::Exchange>& exchange) {
   if (is_post && request.path == "/v1/completions") return handle_completion(exchange, Api::kCompletions);
   if (is_post && request.path == "/v1/chat/completions") return handle_completion(exchange, Api::kChat);
   if (is_post && request.path == "/isthmus/cancel") return handle_cancel(*exchange);
+  if (is_post && request.path == "/isthmus/reach") return handle_reach(*exchange);
   if (is_get && request.path == "/v1/models") return exchange->send(models());
   if (is_get && request.path == "/health")
     return exchange->send(json_response(json::object({{"status", "ok"}})));
@@ -286,6 +287,25 @@ void Service::handle_cancel(http::Exchange& exchange) {
   const bool found = at != prefills_.end();
   if (found) agent_.withdraw(at->second->reservation, "cancelled by its router");
   exchange.send(json_response(json::object({{"cancelled", found}})));
+}
+
+void Service::handle_reach(http::Exchange& exchange) {
+  const auto refused = [&](std::string detail) {
+    exchange.send(http::error_response({Code::kInvalidArgument, std::move(detail)}, "endpoints"));
+  };
+  const Result<json::Value> body = json::parse(exchange.request().body);
+  if (!body.ok()) return exchange.send(http::error_response(body.error()));
+  const json::Value* value = body->member("endpoints");
+  const json::Array* items = value != nullptr ? value->as_array() : nullptr;
+  if (items == nullptr || items->empty() || items->size() > kEndpointsMax)
+    return refused(fmt::format("'endpoints' must list 1 to {} endpoints of a handoff agent", kEndpointsMax));
+  std::vector<std::string> endpoints;
+  for (const json::Value& item : *items) {
+    if (!item.is_string()) return refused("'endpoints' must hold strings");
+    endpoints.push_back(*item.as_string());
+  }
+  agent_.reach(endpoints);
+  exchange.send(json_response(json::object({{"reaching", endpoints.size()}})));
 }
 
 http::Response Service::metrics() {

@@ -62,6 +62,7 @@ class Service {
   void handle_cancel(http::Exchange& exchange);
   http::Response models() const;
   json::Value endpoints() const;
+  void handle_reach(http::Exchange& exchange);
   http::Response ready() const;
   http::Response state() const;
   http::Response descriptor_bytes() const;

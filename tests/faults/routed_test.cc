@@ -39,19 +39,7 @@ class Routed : public testing::Test {
     ASSERT_TRUE(duo_.until([&] { return router_->ready().ok() && ready_workers() == 2; }));
   }
 
-  // As the router sees them.
-  std::size_t ready_workers() {
-    const auto asking =
-        duo_.send(router_->endpoint(),
-                  {.method = "GET", .path = "/isthmus/workers", .query = {}, .headers = {}, .body = {}});
-    EXPECT_TRUE(net::run_until(duo_.loop(), [&] { return asking->answer.is_over; }, kPatience));
-    std::size_t found = 0;
-    for (auto at = asking->answer.body.find("\"ready\":true"); at != std::string::npos;
-         at = asking->answer.body.find("\"ready\":true", at + 1)) {
-      ++found;
-    }
-    return found;
-  }
+  std::size_t ready_workers() { return faults::ready_workers(duo_, router_->endpoint()); }
 
   std::unique_ptr<Asking> ask(const std::string& prompt, std::size_t tokens = kTokens, bool stream = false) {
     return duo_.post(router_->endpoint(), "/v1/completions", completion_body(prompt, tokens, stream).dump());

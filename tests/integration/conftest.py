@@ -144,12 +144,14 @@ class Fleet:
         prefill_options=(),
         decode_options=(),
         on_failure="recompute",
+        dialer="decode",
     ):
         self.own = own
         self.folder = folder
         (folder / "fleet.key").write_text(secrets.token_hex(32))
         self.file = folder / "fleet.yaml"
         self.on_failure = on_failure
+        self.dialer = dialer
         self.write([])
         self.prefill = self.worker("p1", *prefill.split(":"), "prefill", prefill_options)
         self.decode = self.worker("d1", *decode.split(":"), "decode", decode_options)
@@ -165,6 +167,7 @@ class Fleet:
         lines = [
             "fleet: test",
             "key: file:fleet.key",
+            f"dialer: {self.dialer}",
             "models:",
             f"  smollm2: {{policy: unqualified, on_failure: {self.on_failure}}}",
         ]

@@ -83,6 +83,7 @@ struct FetchEvents {
 struct Fetch {
   std::string ticket;
   std::vector<std::string> endpoints;   // Of the producer's agent, in any order.
+  bool is_pushed = false;               // The producer dials (reach()): its endpoints aren't used.
   std::vector<engine::TokenId> prompt;  // Its chain digest must be the producer's.
   Amount destination;                   // KV memory that the sequence will take here, answer included.
   Instant deadline;
@@ -117,6 +118,9 @@ class Agent {
   virtual void seal(Id128 reservation, SealInfo seal) = 0;
   virtual void fail(Id128 reservation, const Error& why) = 0;
   virtual void withdraw(Id128 reservation, const std::string& why) = 0;
+  // Dials the consumer whose endpoints these are, where consumers can't dial producers; and again when the
+  // connection is lost under a handoff. A failure is logged and counted: the consumer's fetch ends by itself.
+  virtual void reach(const std::vector<std::string>& endpoints) = 0;
 
   // Consumer. invalid_argument if the ticket can't be read; exhausted at a limit.
   virtual Result<FetchId> fetch(Fetch fetch, FetchEvents events) = 0;

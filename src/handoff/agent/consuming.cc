@@ -14,7 +14,7 @@
 namespace isthmus::handoff {
 
 Result<FetchId> Shell::fetch(Fetch fetch, FetchEvents events) {
-  if (fetch.endpoints.empty())
+  if (fetch.endpoints.empty() && !fetch.is_pushed)
     return Error{Code::kInvalidArgument, "a ticket needs the endpoints of its producer"};
   if (fetches_.size() >= options_.limits.handoffs_max) {
     return Error{Code::kExhausted, fmt::format("{} fetches are under way", fetches_.size())};
@@ -55,21 +55,30 @@ void Shell::free_memory(GrantId grant) {
 
 void Shell::dial(const std::shared_ptr<Incoming>& incoming) {
   if (incoming->is_cancelled || incoming->is_ended) return;
+  if (incoming->fetch.is_pushed) {
+    return links_->await(incoming->producer, [this, incoming](const Result<SessionId>& session) {
+      if (incoming->is_cancelled || incoming->is_ended) return;
+      return session.ok() ? connected(incoming, *session) : unreachable(incoming, session.error());
+    });
+  }
   const Links::Way& way = incoming->ways.at(incoming->next_way++);
   if (way.transport == nullptr)
     return refused(incoming, way, {Code::kUnsupported, "this worker doesn't use that transport"});
   links_->connect(way, incoming->producer, [this, incoming, &way](const Result<SessionId>& session) {
     if (incoming->is_cancelled || incoming->is_ended) return;
-    if (!session.ok()) return refused(incoming, way, session.error());
-    incoming->transport = way.transport->name();
-    poster_.post([this, incoming] {  // Once OPEN has left.
-      meters_.transport_chosen(incoming->transport);
-      ISTHMUS_LOG(kInfo, "transport chosen", "producer={} transport={} refused=\"{}\"", incoming->producer,
-                  incoming->transport, incoming->refused);
-    });
-    if (!incoming->is_begun) return begin(incoming, *session);
-    consume([&](ConsumerActions& out) { consumer_.session_found(incoming->handoff, *session, now(), out); });
+    return session.ok() ? connected(incoming, *session) : refused(incoming, way, session.error());
   });
+}
+
+void Shell::connected(const std::shared_ptr<Incoming>& incoming, SessionId session) {
+  incoming->transport = links_->transport(session);
+  poster_.post([this, incoming] {  // Once OPEN has left.
+    meters_.transport_chosen(incoming->transport);
+    ISTHMUS_LOG(kInfo, "transport chosen", "producer={} transport={} refused=\"{}\"", incoming->producer,
+                incoming->transport, incoming->refused);
+  });
+  if (!incoming->is_begun) return begin(incoming, session);
+  consume([&](ConsumerActions& out) { consumer_.session_found(incoming->handoff, session, now(), out); });
 }
 
 void Shell::refused(const std::shared_ptr<Incoming>& incoming, const Links::Way& way, const Error& why) {
@@ -81,11 +90,13 @@ void Shell::refused(const std::shared_ptr<Incoming>& incoming, const Links::Way&
   const bool is_silent = why.code == Code::kDeadlineExceeded && way.transport != nullptr &&
                          way.transport->capabilities().same_host_only;
   if (!is_silent && incoming->next_way < incoming->ways.size()) return dial(incoming);
-  const Error unreachable{
-      why.code, fmt::format("producer {} can't be reached: {}", incoming->producer, incoming->refused)};
-  if (!incoming->is_begun) return end_unbegun(incoming, unreachable);
-  consume(
-      [&](ConsumerActions& out) { consumer_.session_refused(incoming->handoff, unreachable, now(), out); });
+  unreachable(incoming, {why.code, fmt::format("producer {} can't be reached: {}", incoming->producer,
+                                               incoming->refused)});
+}
+
+void Shell::unreachable(const std::shared_ptr<Incoming>& incoming, const Error& why) {
+  if (!incoming->is_begun) return end_unbegun(incoming, why);
+  consume([&](ConsumerActions& out) { consumer_.session_refused(incoming->handoff, why, now(), out); });
 }
 
 void Shell::begin(const std::shared_ptr<Incoming>& incoming, SessionId session) {
@@ -378,14 +389,17 @@ void Shell::act(const TakeEarly& action) {
 void Shell::give_early(Incoming& incoming) {
   for (EarlyChunk& chunk : std::exchange(incoming.early, {})) {
     const std::uint32_t attempt = chunk.landed.header.address.attempt;
-    if (attempt > incoming.early_taken) incoming.early.push_back(std::move(chunk));
-    if (attempt != incoming.early_taken) continue;
+    if (attempt < incoming.early_taken) continue;
+    if (attempt > incoming.early_taken) {
+      incoming.early.push_back(std::move(chunk));
+      continue;
+    }
     const ChannelId channel = chunk.channel;
     Status right;
-    consume([&](ConsumerActions& out) {
-      const Result<Judgement> judged = consumer_.early_chunk(channel, chunk.landed.header, out);
+    consume([&, landed = &chunk.landed](ConsumerActions& out) {
+      const Result<Judgement> judged = consumer_.early_chunk(channel, landed->header, out);
       right = judged.status();
-      if (judged.ok() && judged->place) incoming.slots.at(judged->slot) = std::move(chunk.landed);
+      if (judged.ok() && judged->place) incoming.slots.at(judged->slot) = std::move(*landed);
     });
     if (right.ok()) continue;
     ISTHMUS_LOG(kWarn, "data channel closed", "session={} channel={} why=\"{}\"", channel.session,

@@ -170,7 +170,7 @@ void Links::accept_data(std::unique_ptr<transport::Channel> channel, const wire:
     if (answer.ok()) {
       const Status sent = channel->send_control(*answer);
       const Status adopted = sent.ok() ? adopt_data(*at->second, hello.number, std::move(channel)) : sent;
-      if (adopted.ok()) return;
+      if (adopted.ok()) return ready(*at->second);
       refusal = adopted.error();
     } else {
       refusal = answer.error();
@@ -186,7 +186,7 @@ void Links::connect(const Way& way, const std::string& expected,
                     std::function<void(Result<SessionId>)> done) {
   if (const auto at = dialed_.find(way.endpoint); at != dialed_.end()) {
     Link& link = *links_.at(at->second);
-    if (link.is_up && link.session->peer().name != expected) {
+    if (link.is_up && !expected.empty() && link.session->peer().name != expected) {
       return done(Error{Code::kUnavailable, fmt::format("agent at {} is {}, not {}", way.endpoint,
                                                         link.session->peer().name, expected)});
     }
@@ -390,7 +390,28 @@ void Links::revoke(ChannelId channel) {
 
 void Links::ready(Link& link) {
   const SessionId id = link.id;
-  for (auto& done : std::exchange(link.waiting, {})) done(id);
+  std::vector<std::function<void(Result<SessionId>)>> told = std::exchange(link.waiting, {});
+  const std::string name = link.session->peer().name;
+  for (auto at = awaited_.begin(); at != awaited_.end();) {
+    if (at->second.name == name) told.push_back(std::move(at->second.done));
+    at = at->second.name == name ? awaited_.erase(at) : std::next(at);
+  }
+  for (auto& done : told) done(id);
+}
+
+void Links::await(const std::string& expected, std::function<void(Result<SessionId>)> done) {
+  for (const auto& [id, link] : links_) {
+    if (link->is_up && !link->data.empty() && link->session->peer().name == expected) return done(id);
+  }
+  const std::uint64_t key = next_id_++;
+  auto late = loop_.after(options_.connect_max + options_.handshake_max, [this, key] {
+    auto node = awaited_.extract(key);
+    if (node.empty()) return;
+    node.mapped().done(
+        Error{Code::kDeadlineExceeded,
+              fmt::format("producer {} was to dial this agent and hasn't", node.mapped().name)});
+  });
+  awaited_.emplace(key, Awaited{expected, std::move(done), std::move(late)});
 }
 
 void Links::close(SessionId session, const Status& why) {

@@ -69,6 +69,9 @@ class Links {
   // or dialed. `done` is called once. Errors: unavailable, deadline_exceeded, exhausted, the transport's or
   // the handshake's.
   void connect(const Way& way, const std::string& expected, std::function<void(Result<SessionId>)> done);
+  // A session with the agent `expected` that has a data channel and that it dials: an existing one, or the
+  // next within connect_max and handshake_max. `done` is called once. Errors: deadline_exceeded.
+  void await(const std::string& expected, std::function<void(Result<SessionId>)> done);
   std::string_view transport(SessionId session) const;  // Its name; "" if the session is gone.
   Status send(SessionId session, const wire::Frame& frame);
   // Null if it is gone.
@@ -109,6 +112,12 @@ class Links {
     std::string_view transport;
   };
 
+  struct Awaited {
+    std::string name;
+    std::function<void(Result<SessionId>)> done;
+    std::unique_ptr<net::Loop::Timer> deadline;
+  };
+
   void accept(std::unique_ptr<transport::Channel> channel, std::string_view transport);
   void first_frame(std::uint64_t unbound, const std::vector<std::byte>& frame);
   void accept_session(std::unique_ptr<transport::Channel> channel, std::string_view transport,
@@ -136,6 +145,7 @@ class Links {
   std::map<SessionId, std::unique_ptr<Link>> links_;
   std::map<std::string, SessionId> dialed_;
   std::map<std::uint64_t, Unbound> unbound_;
+  std::map<std::uint64_t, Awaited> awaited_;
   std::uint64_t next_id_ = 1;
 };
 

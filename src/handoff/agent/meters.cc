@@ -77,4 +77,11 @@ void Meters::quarantined() {
       .add();
 }
 
+void Meters::consumer_reached() {
+  registry_
+      .counter("isthmus_handoff_consumers_reached_total",
+               "Connections to consumers that this producer has opened, for where they can't open them")
+      .add();
+}
+
 }  // namespace isthmus::handoff

@@ -29,6 +29,7 @@ class Meters {
   void peer_refused(Code why);
   void ticket_refused(std::string_view why);
   void quarantined();
+  void consumer_reached();
 
  private:
   MetricsRegistry& registry_;

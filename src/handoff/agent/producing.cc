@@ -80,6 +80,47 @@ void Shell::withdraw(Id128 reservation, const std::string& why) {
   produce([&](ProducerActions& out) { producer_.cancel(reservation, {Code::kCancelled, why}, now(), out); });
 }
 
+void Shell::reach(const std::vector<std::string>& endpoints) {
+  auto made = std::make_shared<Reach>();
+  made->ways = links_->ways(endpoints);
+  poster_.post([this, made] { reach(made); });
+}
+
+void Shell::reach(const std::shared_ptr<Reach>& reach) {
+  while (reach->next_way < reach->ways.size()) {
+    const Links::Way& way = reach->ways[reach->next_way++];
+    if (way.transport == nullptr) continue;
+    return links_->connect(way, "", [this, reach, &way](const Result<SessionId>& session) {
+      if (session.ok()) {
+        if (reached_.emplace(*session, reach).second) meters_.consumer_reached();
+        return;
+      }
+      meters_.transport_refused(way.transport->name(), session.code());
+      reach->refused +=
+          fmt::format("{}{}: {}", reach->refused.empty() ? "" : "; ", way.endpoint, session.error().text());
+      this->reach(reach);
+    });
+  }
+  ISTHMUS_LOG(kWarn, "consumer not reached", "why=\"{}\"",
+              reach->refused.empty() ? "no endpoint of a transport in use here" : reach->refused);
+}
+
+// A connection that this side dialled is lost: nobody else can dial it again.
+void Shell::reach_again(SessionId session) {
+  const auto found = reached_.find(session);
+  if (found == reached_.end()) return;
+  const auto views = producer_.view(options_.limits.reservations_max);
+  const bool is_needed = std::ranges::any_of(views, [&](const ReservationView& view) {
+    return view.state == ProducerState::kSevered && view.session == session;
+  });
+  const std::shared_ptr<Reach> again = found->second;
+  if (links_->transport(session).empty()) reached_.erase(found);
+  if (!is_needed) return;
+  again->next_way = 0;
+  again->refused.clear();
+  poster_.post([this, again] { reach(again); });
+}
+
 void Shell::carry_out(ProducerAction& action) {
   std::visit(
       [this](auto& one) {

@@ -104,6 +104,7 @@ LinkEvents Shell::link_events() {
     produce([&](ProducerActions& out) { producer_.session_down(session, now(), out); });
     consume([&](ConsumerActions& out) { consumer_.session_down(session, now(), out); });
     peers_.erase(session);
+    reach_again(session);
   };
   events.channel_up = [this](ChannelId channel) {
     outboxes_[channel];
@@ -116,6 +117,7 @@ LinkEvents Shell::link_events() {
     consume([&](ConsumerActions& out) { consumer_.channel_down(channel, why, now(), out); });
     discarded_.erase(channel);
     landing_.erase(channel);
+    reach_again(channel.session);
   };
   events.frame = [this](SessionId session, const wire::Frame& frame) {
     Status status;

@@ -58,6 +58,7 @@ class Shell final : public Agent {
   void seal(Id128 reservation, SealInfo seal) override;
   void fail(Id128 reservation, const Error& why) override;
   void withdraw(Id128 reservation, const std::string& why) override;
+  void reach(const std::vector<std::string>& endpoints) override;
   Result<FetchId> fetch(Fetch fetch, FetchEvents events) override;
   void cancel(FetchId fetch) override;
 
@@ -101,6 +102,12 @@ class Shell final : public Agent {
     std::uint32_t unsent = 0;
   };
   struct Packing;
+  // A consumer that this side dials.
+  struct Reach {
+    std::vector<Links::Way> ways;
+    std::size_t next_way = 0;
+    std::string refused;
+  };
 
   // --- Consumer.
   // A chunk in its slot: in staging, a view of the producer's memory, or in the destination already.
@@ -194,6 +201,8 @@ class Shell final : public Agent {
   Status take_body(Packing& packing, const transform::Chunk& chunk);
   void packed(const std::shared_ptr<Packing>& packing);
   void close_outbox(ChannelId channel);
+  void reach(const std::shared_ptr<Reach>& reach);
+  void reach_again(SessionId session);
   void report_lost(const ChunkRef& chunk);
   // The published piece that holds `tokens`; null if none does.
   std::shared_ptr<const engine::ExportedKv> memory_of(const Held& held, const kv::TokenRange& tokens) const;
@@ -212,7 +221,9 @@ class Shell final : public Agent {
   void act(const ReleaseDestination& action);
   void act(const ConsumerHandoffEnded& action);
   void dial(const std::shared_ptr<Incoming>& incoming);
+  void connected(const std::shared_ptr<Incoming>& incoming, SessionId session);
   void refused(const std::shared_ptr<Incoming>& incoming, const Links::Way& way, const Error& why);
+  void unreachable(const std::shared_ptr<Incoming>& incoming, const Error& why);
   void begin(const std::shared_ptr<Incoming>& incoming, SessionId session);
   void plan_ahead(const Incoming& incoming);
   void end_unbegun(const std::shared_ptr<Incoming>& incoming, const Error& why);
@@ -247,6 +258,7 @@ class Shell final : public Agent {
   std::map<Id128, Held> held_;
   std::map<AttemptKey, std::shared_ptr<Outgoing>> outgoing_;
   std::map<ChannelId, Outbox> outboxes_;
+  std::map<SessionId, std::shared_ptr<Reach>> reached_;
   std::map<FetchId, std::shared_ptr<Incoming>> fetches_;
   std::map<wire::HandoffId, FetchId> by_handoff_;
   std::map<ChannelId, std::vector<std::byte>> discarded_;

@@ -63,7 +63,8 @@ std::string decode_body(const JsonObjectText& request, const std::optional<std::
   return edited(request, edits);
 }
 
-Result<std::optional<std::string>> transfer_of(std::string_view answer, fleet::OnFailure on_failure) {
+Result<std::optional<std::string>> transfer_of(std::string_view answer, fleet::OnFailure on_failure,
+                                               fleet::Dialer dialer) {
   ISTHMUS_TRY(const JsonObjectText object, JsonObjectText::scan(answer));
   const std::string_view raw = object.raw(kTransferField);
   if (raw.empty() || raw == "null") return std::optional<std::string>();
@@ -73,7 +74,8 @@ Result<std::optional<std::string>> transfer_of(std::string_view answer, fleet::O
   }
   ISTHMUS_TRY(const JsonObjectText transfer, JsonObjectText::scan(raw));
   const std::string policy = fmt::format("\"{}\"", name(on_failure));
-  const std::vector<JsonEdit> edits = {{"isthmus_on_failure", policy}};
+  std::vector<JsonEdit> edits = {{"isthmus_on_failure", policy}};
+  if (dialer == fleet::Dialer::kPrefill) edits.push_back({"isthmus_dialer", R"("prefill")"});
   return std::optional<std::string>(edited(transfer, edits));
 }
 

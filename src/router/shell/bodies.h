@@ -33,8 +33,10 @@ std::string prefill_body(const JsonObjectText& request);
 std::string decode_body(const JsonObjectText& request, const std::optional<std::string>& transfer);
 
 // The transfer object in a prefill worker's answer, its bytes untouched but for "isthmus_on_failure", which
-// tells the decode worker what a failed handoff means. Nothing if the answer has none. Errors: malformed.
-Result<std::optional<std::string>> transfer_of(std::string_view answer, fleet::OnFailure on_failure);
+// tells the decode worker what a failed handoff means, and "isthmus_dialer" where it isn't to dial. Nothing
+// if the answer has none. Errors: malformed.
+Result<std::optional<std::string>> transfer_of(std::string_view answer, fleet::OnFailure on_failure,
+                                               fleet::Dialer dialer = fleet::Dialer::kDecode);
 
 // A worker's answer other than 200. The client's own fault (400, 404, 413, 422, …) is invalid_argument; busy
 // is exhausted; else the code that the answer's error names, or one by its status.

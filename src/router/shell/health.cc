@@ -59,7 +59,12 @@ void Health::answered(core::WorkerIndex worker, const Result<http::Response>& an
   state.in_flight = false;
   state.next = loop_.after(interval_, [this, worker] { check(worker); });
   if (!answer.ok()) return report_(worker, false, answer.error().detail);
-  if (answer->status == 200) return report_(worker, true, "");
+  if (answer->status == 200) {
+    const auto told = JsonObjectText::scan(answer->body);
+    const std::string_view agent = told.ok() ? told->raw("agent") : std::string_view();
+    state.agent = agent.starts_with('[') ? agent : std::string_view();
+    return report_(worker, true, "");
+  }
   std::string reason = message_of(answer->body);
   report_(worker, false, reason.empty() ? fmt::format("status {}", answer->status) : std::move(reason));
 }

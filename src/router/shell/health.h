@@ -28,12 +28,15 @@ class Health {
   void start();
   // A request just failed there: don't wait for the interval. A check in flight counts as that.
   void check_soon(core::WorkerIndex worker);
+  // Endpoints of the worker's handoff agent, a JSON array's text as it last told them; "" if it hasn't.
+  const std::string& agent_endpoints(core::WorkerIndex worker) const { return checks_[worker].agent; }
 
  private:
   struct Check {
     std::unique_ptr<http::Call> call;
     std::unique_ptr<net::Loop::Timer> next;
     bool in_flight = false;
+    std::string agent;
   };
   void check(core::WorkerIndex worker);
   void answered(core::WorkerIndex worker, const Result<http::Response>& answer);

@@ -91,7 +91,7 @@ void Relay::prefill_answered(const std::string& worker, std::uint32_t attempt,
     if (error.code == Code::kInvalidArgument) refusal_ = *answer;
     return fail(core::Leg::kPrefill, attempt, std::move(error));
   }
-  auto transfer = transfer_of(answer->body, setup_.on_failure);
+  auto transfer = transfer_of(answer->body, setup_.on_failure, setup_.dialer);
   if (!transfer.ok()) {
     return fail(core::Leg::kPrefill, attempt, transfer.status().with_context("worker " + worker).error());
   }

@@ -30,6 +30,7 @@ class Relay {
     std::shared_ptr<http::Exchange> exchange;
     JsonObjectText body;  // Of exchange->request(), which lives as long as the exchange.
     fleet::OnFailure on_failure = fleet::OnFailure::kRecompute;
+    fleet::Dialer dialer = fleet::Dialer::kDecode;
     Instant arrived;
     std::uint32_t earlier_uses = 0;  // Of the client's request id, by requests before this one.
   };

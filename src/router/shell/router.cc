@@ -101,8 +101,9 @@ class Serving final : public Router {
     const core::RequestId id = ++last_id_;
     std::string request_id = request_id_of(exchange->request());
     const std::uint32_t earlier_uses = note_use(request_id);
-    Relay::Setup setup{id,    std::move(request_id), exchange, *std::move(body), model->on_failure,
-                       now(), earlier_uses};
+    Relay::Setup setup{
+        id,    std::move(request_id), exchange, *std::move(body), model->on_failure, options_.fleet.dialer,
+        now(), earlier_uses};
     Entry entry{std::make_unique<Relay>(std::move(setup), *client_,
                                         [this](const core::Event& event) { tell(event); }),
                 model};
@@ -169,6 +170,12 @@ class Serving final : public Router {
       ISTHMUS_LOG(kWarn, "local prefill", "request={} decode={} why=\"{}\"", relay.request_id(),
                   options_.fleet.workers[action.worker].name, action.why_local);
     }
+    const fleet::Worker* prefill = options_.fleet.find_worker(relay.prefill_worker());
+    const bool is_pushed = action.with_transfer && options_.fleet.dialer == fleet::Dialer::kPrefill;
+    if (is_pushed && prefill != nullptr) {
+      post(*prefill, "/isthmus/reach",
+           fmt::format(R"({{"endpoints":{}}})", health_.agent_endpoints(action.worker)), relay.leg_id());
+    }
     relay.ask_decode(options_.fleet.workers[action.worker], action.attempt, action.with_transfer);
   }
 
@@ -228,23 +235,34 @@ class Serving final : public Router {
 
   // P keeps the state of a prompt for its consumer; without this it would wait for its lease to end.
   void cancel_at(const fleet::Worker& worker, const std::string& leg_id) {
-    constexpr std::size_t kCancelsMax = 256;
-    if (cancels_.size() >= kCancelsMax) {
-      ISTHMUS_LOG(kWarn, "cancel dropped", "request={} worker={} pending={}", leg_id, worker.name,
-                  cancels_.size());
+    post(worker, "/isthmus/cancel", json::object({{"request_id", leg_id}}).dump(), leg_id);
+  }
+
+  // A word to a worker beside its legs. An answer changes nothing here.
+  void post(const fleet::Worker& worker, std::string_view path, std::string body, const std::string& leg_id) {
+    constexpr std::size_t kPostsMax = 256;
+    if (posts_.size() >= kPostsMax) {
+      ISTHMUS_LOG(kWarn, "post dropped", "request={} worker={} path={} pending={}", leg_id, worker.name, path,
+                  posts_.size());
       return;
     }
     http::Request request;
     request.method = "POST";
-    request.path = "/isthmus/cancel";
+    request.path = path;
     request.headers = {{"Content-Type", "application/json"}};
-    request.body = json::object({{"request_id", leg_id}}).dump();
-    const std::uint64_t key = ++last_cancel_;
-    cancels_[key] =
-        http::fetch(*client_, worker.http, std::move(request), [this, key](const Result<http::Response>&) {
-          answered_cancels_.push_back(key);
-          sweep_soon();
-        });
+    request.body = std::move(body);
+    const std::uint64_t key = ++last_post_;
+    posts_[key] =
+        http::fetch(*client_, worker.http, std::move(request),
+                    [this, key, leg_id, name = worker.name,
+                     path = std::string(path)](const Result<http::Response>& answer) {
+                      if (answer.ok() && answer->status != 200) {
+                        ISTHMUS_LOG(kWarn, "post refused", "request={} worker={} path={} why=\"{}\"", leg_id,
+                                    name, path, message_of(answer->body));
+                      }
+                      answered_posts_.push_back(key);
+                      sweep_soon();
+                    });
   }
 
   // A relay or call must outlive its own callback, which may be what is running.
@@ -252,8 +270,8 @@ class Serving final : public Router {
     if (sweep_ != nullptr) return;
     sweep_ = loop_.after(Duration(0), [this] {
       retired_.clear();
-      for (const std::uint64_t key : answered_cancels_) cancels_.erase(key);
-      answered_cancels_.clear();
+      for (const std::uint64_t key : answered_posts_) posts_.erase(key);
+      answered_posts_.clear();
       sweep_.reset();
     });
   }
@@ -340,12 +358,12 @@ class Serving final : public Router {
   std::map<core::RequestId, Entry>
       relays_;  // Those that the core knows: bounded by its queue and live limits.
   std::vector<std::unique_ptr<Relay>> retired_;  // Until the next turn of the loop.
-  std::map<std::uint64_t, std::unique_ptr<http::Call>> cancels_;
-  std::vector<std::uint64_t> answered_cancels_;
+  std::map<std::uint64_t, std::unique_ptr<http::Call>> posts_;
+  std::vector<std::uint64_t> answered_posts_;
   std::map<std::string, std::uint32_t> uses_;  // Of request ids, the latest ones.
   std::deque<std::string> remembered_;         // Keys of uses_ in order of their first use.
   core::RequestId last_id_ = 0;
-  std::uint64_t last_cancel_ = 0;
+  std::uint64_t last_post_ = 0;
   std::unique_ptr<net::Loop::Timer> tick_, sweep_;
   Instant tick_at_ = kFarFuture;
   std::unique_ptr<http::Server> server_;
