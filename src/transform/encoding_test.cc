@@ -271,6 +271,41 @@ TEST_P(EveryTarget, OnePassGivesTheBitsOfTwo) {
   }
 }
 
+// All codes, NaNs and infinities among them, under scales from subnormal to beyond what is finite.
+TEST_P(EveryTarget, OnePassOfEachSmallFloatGivesTheBitsOfTwo) {
+  constexpr std::uint32_t kDim = 64;
+  std::uint32_t whole = 0, refused = 0;
+  for (const kv::Format codes :
+       {kv::Format::kE4m3fn, kv::Format::kE4m3fnuz, kv::Format::kE5m2, kv::Format::kE5m2fnuz}) {
+    const kv::DecodeForm from{.component = "k",
+                              .codes = codes,
+                              .operation = kv::DecodeOperation::kScaled,
+                              .granule_dim = kDim,
+                              .recipe = "amax"};
+    for (const char* storage : {"llamacpp:f16", "llamacpp:bf16", "llamacpp:f32"}) {
+      const kv::DecodeForm to = form_of(storage, kDim);
+      for (const float scale :
+           {0x1p-149f, 0x1.8p-130f, 0x1.01p-120f, 0x1.55p-9f, 1.0f, 0x1.91p+3f, 0x1.1p+111f, 0x1.fp+118f,
+            0x1p+119f, 0x1.7p+125f, -0.75f, 0.0f, std::numeric_limits<float>::infinity()}) {
+        for (std::uint32_t row = 0; row < 256; ++row) {  // Code `row` among others that are finite.
+          std::array<std::byte, kDim> stored{};
+          for (std::uint32_t i = 0; i < kDim; ++i) stored.at(i) = std::byte{static_cast<unsigned char>(i)};
+          stored.at(row % kDim) = std::byte{static_cast<unsigned char>(row)};
+          const ConstRowArrays arrays(stored.data(), std::as_bytes(std::span(&scale, 1)).data());
+          Arrays vector(to, kDim, 1), scalar(to, kDim, 1);
+          const bool is_whole = recode_rows(from, to, {kDim, 1}, arrays, vector.rows());
+          ASSERT_EQ(is_whole, recode_rows(from, to, {kDim, 1}, arrays, scalar.rows(), KernelChoice::kScalar))
+              << from.text() << " to " << storage << " code " << row << " scale " << scale;
+          if (is_whole) ASSERT_EQ(vector, scalar) << from.text() << " code " << row << " scale " << scale;
+          ++(is_whole ? whole : refused);
+        }
+      }
+    }
+  }
+  EXPECT_GT(whole, 10000U);
+  EXPECT_GT(refused, 5000U);
+}
+
 TEST_P(EveryTarget, OnePassRefusesWhatIsNotFinite) {
   constexpr std::uint32_t kDim = 64;
   const kv::DecodeForm f16 = form_of("llamacpp:f16", kDim), bf16 = form_of("llamacpp:bf16", kDim);

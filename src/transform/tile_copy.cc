@@ -56,9 +56,26 @@ void turn_square(FromRow from_row, ToRow to_row) {
   for (std::size_t i = 0; i < kLanes; ++i) std::memcpy(to_row(i), &rows[i], sizeof(rows[i]));
 }
 
+// Even (odd) elements of `a` and `b`, in order.
+template <typename V, std::size_t... kAt>
+V every_other(V a, V b, std::size_t first, std::index_sequence<kAt...>) {
+  return first == 0 ? __builtin_shufflevector(a, b, (2 * kAt)...)
+                    : __builtin_shufflevector(a, b, (2 * kAt + 1)...);
+}
+
 struct Gather {
   using Memory = const std::byte*;
   using Canonical = std::byte*;
+  // Two vectors of elements of two tokens in turn, to one vector of each token.
+  template <std::size_t kBytes>
+  static void part(Memory memory, Canonical even, Canonical odd) {
+    constexpr auto kAt = std::make_index_sequence<16 / kBytes>();
+    std::array<Vector<Element<kBytes>>, 2> both, rows;
+    std::memcpy(both.data(), memory, sizeof(both));
+    for (std::size_t i = 0; i < 2; ++i) rows[i] = every_other(both[0], both[1], i, kAt);
+    std::memcpy(even, &rows[0], sizeof(rows[0]));
+    std::memcpy(odd, &rows[1], sizeof(rows[1]));
+  }
   static void move(Memory memory, Canonical canonical, std::size_t bytes) {
     std::memcpy(canonical, memory, bytes);
   }
@@ -71,6 +88,15 @@ struct Gather {
 struct Scatter {
   using Memory = std::byte*;
   using Canonical = const std::byte*;
+  template <std::size_t kBytes>
+  static void part(Memory memory, Canonical even, Canonical odd) {
+    constexpr auto kAt = std::make_index_sequence<16 / kBytes>();
+    std::array<Vector<Element<kBytes>>, 2> both, rows;
+    std::memcpy(&rows[0], even, sizeof(rows[0]));
+    std::memcpy(&rows[1], odd, sizeof(rows[1]));
+    for (std::size_t i = 0; i < 2; ++i) both[i] = interleave(rows[0], rows[1], i, kAt);
+    std::memcpy(memory, both.data(), sizeof(both));
+  }
   static void move(Memory memory, Canonical canonical, std::size_t bytes) {
     std::memcpy(memory, canonical, bytes);
   }
@@ -142,20 +168,54 @@ void copy_rows(const TileView& view, typename Direction::Canonical canonical) {
   }
 }
 
+// As many elements of a row as move as one, since they lie side by side: up to four bytes.
+std::size_t merged_units(const TileView& view) {
+  const std::size_t units = view.unit_bits.size();
+  for (std::size_t merged = 32 / view.element_bits; merged > 1; merged /= 2) {
+    bool fits = units % merged == 0;
+    for (std::size_t unit = 0; fits && unit < units; ++unit) {
+      const auto in_run = static_cast<std::int64_t>(unit % merged * view.element_bits);
+      fits = view.unit_bits[unit] == view.unit_bits[unit - unit % merged] + in_run;
+    }
+    if (fits) return merged;
+  }
+  return 1;
+}
+
+// Elements of `bytes` bytes, each made of `merged` units.
+struct Elements {
+  std::span<const std::int64_t> unit_bits;
+  std::size_t merged = 1;
+  std::size_t size() const { return unit_bits.size() / merged; }
+  std::int64_t bits(std::size_t element) const { return unit_bits[element * merged]; }
+};
+
+// True if each vector's worth of elements lies two elements apart: room for those of another token.
+template <std::size_t kBytes>
+bool has_gaps_of_one(const Elements& elements) {
+  constexpr std::size_t kLanes = 16 / kBytes;
+  bool has = elements.size() % kLanes == 0;
+  for (std::size_t i = 0; has && i < elements.size(); ++i) {
+    const auto in_run = static_cast<std::int64_t>(i % kLanes * kBytes * 16);
+    has = elements.bits(i) == elements.bits(i - i % kLanes) + in_run;
+  }
+  return has;
+}
+
 // Tokens [begin, end) are neighbours in memory, units are anywhere. As many units at a time as fill a vector:
 // their tokens are read or written in order, and the canonical lines that they share stay in the first-level
 // cache.
 template <typename Direction, std::size_t kBytes>
-void transpose(const TileView& view, typename Direction::Canonical canonical, std::size_t begin,
-               std::size_t end) {
+void transpose(const TileView& view, const Elements& elements, typename Direction::Canonical canonical,
+               std::size_t begin, std::size_t end) {
   constexpr std::size_t kLanes = 16 / kBytes;
-  const std::size_t units = view.unit_bits.size();
+  const std::size_t units = elements.size();
   const std::size_t row_bytes = units * kBytes;
   const std::size_t whole_tokens = begin + (end - begin) / kLanes * kLanes;
   const std::size_t whole_units = units / kLanes * kLanes;
   typename Direction::Memory first = view.base + (view.origin_bits + view.token_bits[begin]) / 8;
   const auto memory = [&](std::size_t token, std::size_t unit) {
-    return first + view.unit_bits[unit] / 8 + (token - begin) * kBytes;
+    return first + elements.bits(unit) / 8 + (token - begin) * kBytes;
   };
   const auto element = [&](std::size_t token, std::size_t unit) {
     return canonical + token * row_bytes + unit * kBytes;
@@ -178,19 +238,28 @@ void transpose(const TileView& view, typename Direction::Canonical canonical, st
 }
 
 template <typename Direction, std::size_t kBytes>
-void copy_elements(const TileView& view, typename Direction::Canonical canonical) {
-  const std::size_t units = view.unit_bits.size();
+void copy_elements(const TileView& view, std::size_t merged, typename Direction::Canonical canonical) {
+  constexpr std::size_t kLanes = 16 / kBytes;
+  const Elements elements{view.unit_bits, merged};
+  const std::size_t units = elements.size();
+  const bool has_pairs = has_gaps_of_one<kBytes>(elements);
   for (std::size_t token = 0; token < view.token_bits.size();) {
     const std::size_t end = run_end(view.token_bits, token, kBytes * 8);
     if (end - token >= 4) {
-      transpose<Direction, kBytes>(view, canonical, token, end);
+      transpose<Direction, kBytes>(view, elements, canonical, token, end);
       token = end;
       continue;
     }
     typename Direction::Memory row = view.base + (view.origin_bits + view.token_bits[token]) / 8;
-    for (std::size_t unit = 0; unit < units; ++unit) {
-      Direction::move(row + view.unit_bits[unit] / 8, canonical + (token * units + unit) * kBytes, kBytes);
+    const auto at = [&](std::size_t unit) { return canonical + (token * units + unit) * kBytes; };
+    if (has_pairs && end - token >= 2) {
+      for (std::size_t unit = 0; unit < units; unit += kLanes)
+        Direction::template part<kBytes>(row + elements.bits(unit) / 8, at(unit), at(units + unit));
+      token += 2;
+      continue;
     }
+    for (std::size_t unit = 0; unit < units; ++unit)
+      Direction::move(row + elements.bits(unit) / 8, at(unit), kBytes);
     ++token;
   }
 }
@@ -228,15 +297,15 @@ template <typename Direction>
 void copy(const TileView& view, typename Direction::Canonical canonical) {
   if (view.token_bits.empty() || view.unit_bits.empty()) return;
   if (view.whole_rows) return copy_rows<Direction>(view, canonical);
-  switch (view.element_bits) {
-    case 4:
-      return copy_nibbles<Direction>(view, canonical);
+  if (view.element_bits == 4) return copy_nibbles<Direction>(view, canonical);
+  const std::size_t merged = merged_units(view);
+  switch (view.element_bits * merged) {
     case 8:
-      return copy_elements<Direction, 1>(view, canonical);
+      return copy_elements<Direction, 1>(view, merged, canonical);
     case 16:
-      return copy_elements<Direction, 2>(view, canonical);
+      return copy_elements<Direction, 2>(view, merged, canonical);
     case 32:
-      return copy_elements<Direction, 4>(view, canonical);
+      return copy_elements<Direction, 4>(view, merged, canonical);
     default:
       ISTHMUS_CHECK(false);
   }

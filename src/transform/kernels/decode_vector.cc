@@ -50,6 +50,75 @@ void decode_plain(kv::Format format, const std::byte* from, std::uint64_t elemen
   }
 }
 
+#if HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
+constexpr bool kHasF16c = true;
+#else
+constexpr bool kHasF16c = false;
+#endif
+
+// load_numbers() by way of f16 where the machine converts that: an 8-bit float is one with other exponents.
+template <kv::Format kCodes>
+HWY_INLINE hn::Vec<F32> load_codes(const std::byte* from, std::uint64_t index) {
+#if HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
+  const U16 u16;
+  const auto wide = [&] { return hn::PromoteTo(u16, load_bytes(U8(), from + index)); };
+  if constexpr (kCodes == kv::Format::kE5m2) {
+    return hn::PromoteTo(F32(), hn::BitCast(F16(), hn::ShiftLeft<8>(wide())));
+  } else if constexpr (kCodes == kv::Format::kE4m3fn) {
+    const auto code = wide(), magnitude = hn::And(code, hn::Set(u16, 0x7f));
+    const auto nan = hn::Eq(magnitude, hn::Set(u16, 0x7f));
+    const auto half = hn::IfThenElse(nan, hn::Set(u16, 0x7e00), hn::ShiftLeft<7>(magnitude));
+    const auto sign = hn::ShiftLeft<8>(hn::Xor(code, magnitude));
+    // Of f16's exponents a code has those that are 8 less.
+    return hn::Mul(hn::PromoteTo(F32(), hn::BitCast(F16(), hn::Or(half, sign))), hn::Set(F32(), 256.0f));
+  }
+#endif
+  return load_numbers<kCodes>(from, index);
+}
+
+// Two vectors of numbers, one behind the other; what lies beyond the format's isn't clamped.
+template <kv::Format kTo>
+HWY_INLINE void store_two(hn::Vec<F32> low, hn::Vec<F32> high, std::byte* to, std::uint64_t index) {
+  if constexpr (kTo == kv::Format::kBf16 && !HWY_HAVE_SCALABLE) {
+    const U32 u32;
+    const hn::Repartition<std::uint16_t, U32> halves;
+    const auto rounded = [&](hn::Vec<F32> value) {  // Above a carry into the sign nothing is finite.
+      const auto bits = hn::BitCast(u32, value);
+      const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(u32, 1));
+      return hn::BitCast(halves, hn::Add(hn::Add(bits, hn::Set(u32, 0x7fffu)), odd));
+    };
+    store_bytes(halves, hn::ConcatOdd(halves, rounded(high), rounded(low)), to + index * 2);
+  } else if constexpr (kTo == kv::Format::kF16 && kHasF16c) {
+    store_bytes(U16(), hn::BitCast(U16(), hn::DemoteTo(F16(), low)), to + index * 2);
+    store_bytes(U16(), hn::BitCast(U16(), hn::DemoteTo(F16(), high)), to + (index + hn::Lanes(F32())) * 2);
+  } else {
+    store_numbers<kTo>(low, to, index);
+    store_numbers<kTo>(high, to, index + hn::Lanes(F32()));
+  }
+}
+
+// One granule.
+template <kv::Format kCodes, kv::Format kTo>
+HWY_INLINE hn::Vec<U32> decode_granule(const std::byte* codes, std::uint64_t begin, std::uint32_t granule,
+                                       hn::Vec<F32> zero, hn::Vec<F32> scale, std::byte* to) {
+  const std::uint64_t lanes = hn::Lanes(F32()), end = begin + granule;
+  auto largest = hn::Zero(U32());
+  // Subtracting +0 changes no code, so forms without a zero point share the loop.
+  const auto value_at = [&](std::uint64_t i) {
+    return hn::Mul(hn::Sub(load_codes<kCodes>(codes, i), zero), scale);
+  };
+  std::uint64_t i = begin;
+  for (; i + 2 * lanes <= end; i += 2 * lanes) {
+    const auto low = value_at(i), high = value_at(i + lanes);
+    largest = hn::Max(largest, hn::Max(magnitude_bits(low), magnitude_bits(high)));
+    store_two<kTo>(low, high, to, i);
+  }
+  if (i == end) return largest;
+  const auto last = value_at(i);
+  store_numbers<kTo>(last, to, i);
+  return hn::Max(largest, magnitude_bits(last));
+}
+
 template <kv::Format kCodes, kv::Format kTo>
 HWY_INLINE Outcome decode_scaled_as(const Scaled from, std::byte* to) {
   constexpr std::uint64_t kAtOnce = 64;  // Scales are decoded apart, some at once.
@@ -66,14 +135,9 @@ HWY_INLINE Outcome decode_scaled_as(const Scaled from, std::byte* to) {
       decode_plain(from.zero_format, from.zeros + first * zero_bytes, count, zeros.data());
     }
     for (std::uint64_t g = 0; g < count; ++g) {
-      // Subtracting +0 changes no code, so forms without a zero point share the loop.
-      const auto scale = hn::Set(f32, scales[g]), zero = hn::Set(f32, zeros[g]);
-      const std::uint64_t begin = (first + g) * from.granule;
-      for (std::uint64_t i = begin, end = begin + from.granule; i < end; i += hn::Lanes(f32)) {
-        const auto value = hn::Mul(hn::Sub(load_numbers<kCodes>(from.codes, i), zero), scale);
-        largest = hn::Max(largest, magnitude_bits(value));
-        store_numbers<kTo>(value, to, i);
-      }
+      const auto seen = decode_granule<kCodes, kTo>(from.codes, (first + g) * from.granule, from.granule,
+                                                    hn::Set(f32, zeros[g]), hn::Set(f32, scales[g]), to);
+      largest = hn::Max(largest, seen);
     }
   }
   return outcome_of<kTo>(largest);

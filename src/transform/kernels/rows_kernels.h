@@ -91,7 +91,8 @@ struct EncodedChannels {
 struct KernelSet {
   // f32 <- any format.
   void (*decode_plain)(kv::Format format, const std::byte* from, std::uint64_t elements, float* to);
-  // Plain f32, f16 or bf16 <- codes with scales; f32 is written even if it isn't finite.
+  // Plain f32, f16 or bf16 <- codes with scales; f32 is written even if it isn't finite, of the others what
+  // was written is unspecified unless all is whole.
   Outcome (*decode_scaled)(const Scaled& from, kv::Format format, std::byte* to);
   Outcome (*decode_channels)(const ScaledChannels& from, kv::Format format, std::byte* to);
   // Nearest even, or truncated; e8m0 takes positive values only. 4-bit codes: an even number of elements.
