@@ -10,6 +10,7 @@
 #include "bench/bench.h"
 #include "kv/catalogue.h"
 #include "transform/plan.h"
+#include "transform/ranks.h"
 #include "transform/token_runs.h"
 
 namespace isthmus::bench {
@@ -24,12 +25,22 @@ struct Case {
   const char* unit;
   double scale;  // Units a second.
   double limit;
+  std::uint32_t context = 1;  // Ranks of the source that positions are dealt out to, one at a time.
 };
 
 constexpr std::array kCases = {
     Case{"131,072 tokens x 128 layers, blocks of 16", {128, 8, 128}, 131'072, 16, 4, "ms", 1e3, 1},
     Case{"131,072 tokens x 128 layers, pages of 1", {128, 8, 128}, 131'072, 1, 4, "ms", 1e3, 3},
     Case{"131,072 tokens x 128 layers, 16 to 128", {128, 8, 128}, 131'072, 128, 4, "ms", 1e3, 1},
+    Case{"131,072 tokens x 128 layers, stripes of 1 on 4 ranks",
+         {128, 8, 128},
+         131'072,
+         16,
+         4,
+         "ms",
+         1e3,
+         3,
+         4},
     Case{"1 token x 1 layer", {1, 1, 64}, 1, 16, 1000, "us", 1e6, 5},
 };
 constexpr std::uint32_t kOtherBlock = 16;
@@ -68,6 +79,7 @@ struct Planning {
     ISTHMUS_TRY(const transform::Plan plan, transform::Plan::make(source, target, verdict, tokens, digests));
     const transform::TokenTable ours{from, from_block, 0, 0, tokens}, theirs{to, to_block, 0, 0, tokens};
     ISTHMUS_TRY(transform::check_distinct(theirs, 2 * to.size()));
+    if (source.partition.size() > 1) return ok_status();  // Each chunk's runs are found when it moves.
     return transform::find_runs(ours, theirs, tokens, runs);
   }
 };
@@ -77,6 +89,7 @@ Result<Planning> planning_of(const Case& one) {
   made.from_block = std::min(one.block_tokens, kOtherBlock);
   made.to_block = one.block_tokens;
   ISTHMUS_TRY(made.source, descriptor_of("vllm:flash_nhd", one.shape, made.from_block));
+  ISTHMUS_TRY(transform::split_ranks(made.source, {.context = one.context, .run = 1}));
   ISTHMUS_TRY(made.target, descriptor_of("vllm:flash_hnd", one.shape, made.to_block));
   made.verdict = kv::negotiate(made.source, made.target, {});
   made.digests = {made.source.digest(), made.target.digest()};
@@ -96,7 +109,7 @@ Status measure(const Options& options, const Case& one, Record& record) {
     if (run > 0) times.push_back(took / one.repeats * one.scale);
   }
   record.value = summarise(std::move(times));
-  record.note = fmt::format("{} runs of tokens", planning.runs.size());
+  if (!planning.runs.empty()) record.note = fmt::format("{} runs of tokens", planning.runs.size());
   return ok_status();
 }
 
