@@ -220,7 +220,7 @@ class Consumer {
     };
     std::promise<End> ended;
     handoff::FetchEvents events;
-    events.reserve = [&](kv::TokenRange, const auto& done) { done(memory_->binding()); };
+    events.reserve = [&](kv::TokenRange, const auto& done) { done(std::vector{memory_->binding()}); };
     events.release = [] {};
     events.owned = [&](const handoff::SealInfo&, handoff::GrantId destination,
                        const handoff::Ending& ending) { ended.set_value({now(), ending, destination}); };

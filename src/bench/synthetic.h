@@ -35,7 +35,8 @@ class SyntheticKv final : public engine::ExportedKv {
   // exhausted if there's no memory for it.
   static Result<std::shared_ptr<SyntheticKv>> make(const kv::Descriptor& descriptor, std::uint64_t tokens);
 
-  const kv::Binding& binding() const override { return binding_; }
+  const kv::Binding& binding() const { return binding_; }
+  std::span<const kv::Binding> bindings() const override { return {&binding_, 1}; }
   std::uint64_t bytes() const override { return bytes_; }
   // The memory in the order of its regions.
   std::vector<std::span<std::byte>> regions() const;

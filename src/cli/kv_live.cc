@@ -127,7 +127,8 @@ Result<Digest128> write_state(Live& live, const LiveCommand& command, engine::Se
       .tokens = tokens,
       .chain = chain_of(live),
       .note = fmt::format("isthmus kv export, {} {}", name_of(command), live.engine->info().version)};
-  state.ranks.push_back({live.engine->descriptor().partition.front().rank, {exported->binding()}});
+  state.ranks.push_back({live.engine->descriptor().partition.front().rank,
+                         {exported->bindings().begin(), exported->bindings().end()}});
   ISTHMUS_TRY(kvs::OutputFile file, kvs::OutputFile::create(command.file));
   ISTHMUS_TRY(const Digest128 root, kvs::save(state, file.writer()));
   ISTHMUS_TRY(file.close());
@@ -162,8 +163,8 @@ Result<Digest128> adopt(Live& live, const LiveCommand& command, const kvs::State
   policy.exactness = command.exactness;
   const kv::Verdict verdict = kv::negotiate(source, target, policy);
   ISTHMUS_TRY(transform::Plan plan, transform::Plan::make(source, target, verdict, state.manifest.tokens));
-  ISTHMUS_TRY(const kv::Binding binding, sink->bind(sequence, state.manifest.tokens));
-  const std::vector<transform::RankMemory> to{{target.partition.front().rank, {binding}}};
+  ISTHMUS_TRY(const auto bindings, sink->bind(sequence, state.manifest.tokens));
+  const std::vector<transform::RankMemory> to{{target.partition.front().rank, bindings}};
   ISTHMUS_TRY(const transform::Moved moved,
               transform::redistribute({.plan = std::make_shared<const transform::Plan>(std::move(plan)),
                                        .source = source,

@@ -254,12 +254,12 @@ void EngineLoop::start_waiting() {
       continue;
     }
     ISTHMUS_CHECK(engine_->kv_sink() != nullptr);
-    Result<kv::Binding> binding = engine_->kv_sink()->bind(*opened, started.range);
-    if (!binding.ok()) {
+    Result<std::vector<kv::Binding>> bindings = engine_->kv_sink()->bind(*opened, started.range);
+    if (!bindings.ok()) {
       engine_->close(*opened);
-      started.done(binding.error());
+      started.done(bindings.error());
     } else {
-      started.done(Destination{*opened, *std::move(binding)});
+      started.done(Destination{*opened, *std::move(bindings)});
     }
   }
 }

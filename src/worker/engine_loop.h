@@ -54,7 +54,7 @@ struct Job {
 // An open sequence of the engine with its memory bound, waiting to be filled from outside.
 struct Destination {
   engine::SequenceId sequence = 0;
-  kv::Binding binding;
+  std::vector<kv::Binding> bindings;  // By layer group.
 };
 
 struct EngineLoopLimits {

@@ -38,7 +38,7 @@ void Service::Generation::start() {
 void Service::Generation::start_fetch() {
   const auto self = shared_from_this();
   handoff::FetchEvents events;
-  events.reserve = [self](kv::TokenRange range, std::function<void(Result<kv::Binding>)> done) {
+  events.reserve = [self](kv::TokenRange range, std::function<void(Result<std::vector<kv::Binding>>)> done) {
     self->reserve(range, std::move(done));
   };
   events.release = [self] {
@@ -66,13 +66,14 @@ void Service::Generation::start_fetch() {
   fetch_ = *fetch;
 }
 
-void Service::Generation::reserve(kv::TokenRange range, std::function<void(Result<kv::Binding>)> done) {
+void Service::Generation::reserve(kv::TokenRange range,
+                                  std::function<void(Result<std::vector<kv::Binding>>)> done) {
   service_.engine_.reserve(
       prepared_.prompt.size() + prepared_.tokens_max, range, prepared_.deadline,
       [self = shared_from_this(), done = std::move(done)](Result<Destination> destination) {
         if (!destination.ok()) return done(destination.error());
         self->destination_ = destination->sequence;
-        done(std::move(destination->binding));
+        done(std::move(destination->bindings));
       });
 }
 

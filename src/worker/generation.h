@@ -20,7 +20,7 @@ class Service::Generation : public std::enable_shared_from_this<Service::Generat
   // The state's way here.
   void start_fetch();
   void start_local();
-  void reserve(kv::TokenRange range, std::function<void(Result<kv::Binding>)> done);
+  void reserve(kv::TokenRange range, std::function<void(Result<std::vector<kv::Binding>>)> done);
   void owned(const handoff::SealInfo& seal, handoff::GrantId grant, const handoff::Ending& ending);
   void handoff_ended(const handoff::SealInfo* seal, const handoff::Ending& ending);
   void handoff_failed(const Error& why);

@@ -58,12 +58,12 @@ Pair::~Pair() = default;
 handoff::FetchEvents Pair::events(const std::shared_ptr<Crossing>& crossing) {
   handoff::FetchEvents events;
   events.reserve = [this, crossing](kv::TokenRange range,
-                                    const std::function<void(Result<kv::Binding>)>& done) {
+                                    const std::function<void(Result<std::vector<kv::Binding>>)>& done) {
     const Result<engine::SequenceId> opened = decode_.open(crossing->room);
     if (!opened.ok()) return done(opened.error());
     crossing->sequence = *opened;
-    Result<kv::Binding> bound = decode_.kv_sink()->bind(*opened, range);
-    if (bound.ok()) crossing->binding = *bound;
+    Result<std::vector<kv::Binding>> bound = decode_.kv_sink()->bind(*opened, range);
+    if (bound.ok()) crossing->binding = bound->front();
     done(std::move(bound));
   };
   events.release = [this, crossing] { decode_.close(crossing->sequence); };

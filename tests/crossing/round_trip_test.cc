@@ -97,9 +97,9 @@ class RoundTrip : public testing::TestWithParam<const char*> {
     const Copy copy = allocate(other, prompt_.size());
     ISTHMUS_TRY(move(engine_->descriptor(), from, other, copy.ranks, {}));
     const engine::SequenceId target = open();
-    ISTHMUS_TRY(const kv::Binding binding, engine_->kv_sink()->bind(target, tokens));
+    ISTHMUS_TRY(const auto bindings, engine_->kv_sink()->bind(target, tokens));
     // Numbers that came out of this engine go back in exactly, though the verdict can't know it.
-    ISTHMUS_TRY(move(other, copy.ranks, engine_->descriptor(), {{0, {binding}}}, kUnqualified));
+    ISTHMUS_TRY(move(other, copy.ranks, engine_->descriptor(), {{0, bindings}}, kUnqualified));
     ISTHMUS_TRY(engine_->kv_sink()->adopt(target, tokens));
     Result<Logits> rows = run_forced(*engine_, target, forced_);
     engine_->close(target);
@@ -129,7 +129,7 @@ TEST_P(RoundTrip, TheEngineGoesOnWithTheSameBits) {
       continue;
     }
     SCOPED_TRACE(storage.name);
-    const auto rows = there_and_back((*exported)->binding(), *other);
+    const auto rows = there_and_back((*exported)->bindings().front(), *other);
     ASSERT_TRUE(rows.ok()) << rows.error().text();
     EXPECT_TRUE(*rows == expected);
     ++exact;

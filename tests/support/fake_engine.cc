@@ -79,7 +79,7 @@ kv::Descriptor describe(const FakeEngineOptions& options) {
 struct Exported final : engine::ExportedKv {
   kv::Binding at;
   std::uint64_t size = 0;
-  const kv::Binding& binding() const override { return at; }
+  std::span<const kv::Binding> bindings() const override { return {&at, 1}; }
   std::uint64_t bytes() const override { return size; }
 };
 
@@ -187,8 +187,8 @@ class FakeEngine final : public engine::Engine, public engine::KvSource, public 
     return std::unique_ptr<engine::ExportedKv>(std::move(exported));
   }
 
-  Result<kv::Binding> bind(engine::SequenceId id, kv::TokenRange range) override {
-    return binding(sequences_.at(id), range);
+  Result<std::vector<kv::Binding>> bind(engine::SequenceId id, kv::TokenRange range) override {
+    return std::vector{binding(sequences_.at(id), range)};
   }
   Status adopt(engine::SequenceId id, kv::TokenRange range) override {
     sequences_.at(id).length = range.end;

@@ -27,9 +27,10 @@ class TappedEngine final : public engine::Engine, public engine::KvSink {
   engine::KvSource* kv_source() override { return engine_->kv_source(); }
   engine::KvSink* kv_sink() override { return engine_->kv_sink() == nullptr ? nullptr : this; }
 
-  Result<kv::Binding> bind(engine::SequenceId sequence, kv::TokenRange range) override {
-    Result<kv::Binding> bound = engine_->kv_sink()->bind(sequence, range);
-    if (bound.ok() && tap_.on_bind) tap_.on_bind(*bound);
+  Result<std::vector<kv::Binding>> bind(engine::SequenceId sequence, kv::TokenRange range) override {
+    Result<std::vector<kv::Binding>> bound = engine_->kv_sink()->bind(sequence, range);
+    for (std::size_t group = 0; bound.ok() && tap_.on_bind && group < bound->size(); ++group)
+      tap_.on_bind((*bound)[group]);
     return bound;
   }
   Status adopt(engine::SequenceId sequence, kv::TokenRange range) override {

@@ -14,7 +14,7 @@ namespace isthmus::support {
 struct EngineTap {
   std::function<void(kv::Descriptor&)> alter_descriptor;
   std::function<Status(std::span<const engine::StepItem>)> before_step;  // An error is the step's.
-  std::function<void(kv::Binding&)> on_bind;  // A destination that is about to be filled.
+  std::function<void(kv::Binding&)> on_bind;  // Each group of a destination that is about to be filled.
 };
 
 // A source and a sink if `engine` is.

@@ -59,7 +59,8 @@ struct EngineUsage {
 class ExportedKv {
  public:
   virtual ~ExportedKv() = default;
-  virtual const kv::Binding& binding() const = 0;
+  // By layer group of the descriptor.
+  virtual std::span<const kv::Binding> bindings() const = 0;
   virtual std::uint64_t bytes() const = 0;
 };
 
@@ -75,9 +76,10 @@ class KvSource {
 class KvSink {
  public:
   virtual ~KvSink() = default;
-  // Memory where positions `range` of an open, empty sequence will lie. Others may write it, from any thread,
-  // until adopt() or close(); the engine neither reads nor writes it meanwhile.
-  virtual Result<kv::Binding> bind(SequenceId sequence, kv::TokenRange range) = 0;
+  // Memory where positions `range` of an open, empty sequence will lie, by layer group of the descriptor.
+  // Others may write it, from any thread, until adopt() or close(); the engine neither reads nor writes it
+  // meanwhile.
+  virtual Result<std::vector<kv::Binding>> bind(SequenceId sequence, kv::TokenRange range) = 0;
   // The bytes of `range` are the sequence's state from now on; its length becomes range.end.
   virtual Status adopt(SequenceId sequence, kv::TokenRange range) = 0;
 };

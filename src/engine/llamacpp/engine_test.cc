@@ -77,8 +77,8 @@ TEST(LlamaEngine, ExportOfChunksEqualsExportOfTheWholeByteForByte) {
   for (const auto& [begin, end] : {std::pair{0u, 64u}, std::pair{64u, 128u}, std::pair{128u, 130u}}) {
     run(*engine, sequence, std::span(tokens).subspan(begin, end - begin), 0);
     chunks.push_back(engine->kv_source()->export_range(sequence, {begin, end}).value());
-    EXPECT_EQ(chunks.back()->binding().first_position, begin);
-    EXPECT_EQ(chunks.back()->binding().valid, (kv::TokenRange{begin, end}));
+    EXPECT_EQ(chunks.back()->bindings().front().first_position, begin);
+    EXPECT_EQ(chunks.back()->bindings().front().valid, (kv::TokenRange{begin, end}));
   }
   const auto whole = engine->kv_source()->export_range(sequence, {0, 130}).value();
   for (std::uint32_t layer = 0; layer < kLayers; ++layer) {

@@ -100,9 +100,9 @@ TEST(LlamaExactness, TransposedValuesCrossWithoutMoreThanFlashAttentionItselfCha
   run(*source, from, tokens, 0);
   run(*alone, own, tokens, 0);
   const auto state = source->kv_source()->export_range(from, {0, tokens.size()}).value();
-  const auto binding = target->kv_sink()->bind(to, {0, tokens.size()}).value();
+  const auto binding = target->kv_sink()->bind(to, {0, tokens.size()}).value().front();
   ASSERT_NO_FATAL_FAILURE(
-      copy_elements(source->descriptor(), state->binding(), target->descriptor(), binding));
+      copy_elements(source->descriptor(), state->bindings().front(), target->descriptor(), binding));
   ASSERT_TRUE(target->kv_sink()->adopt(to, {0, tokens.size()}).ok());
   const auto reference = decode(*source, from);
   const double crossed = mean_kl(reference, decode(*target, to));

@@ -14,7 +14,7 @@ class ExportedState : public ExportedKv {
   ExportedState(StateBuffer buffer, kv::Binding binding)
       : buffer_(std::move(buffer)), binding_(std::move(binding)) {}
 
-  const kv::Binding& binding() const override { return binding_; }
+  std::span<const kv::Binding> bindings() const override { return {&binding_, 1}; }
   std::uint64_t bytes() const override { return buffer_.bytes().size(); }
 
  private:

@@ -206,7 +206,7 @@ Result<std::unique_ptr<ExportedKv>> LlamaEngine::export_range(SequenceId sequenc
   return export_state(*state_memory_, std::move(buffer), shape);
 }
 
-Result<kv::Binding> LlamaEngine::bind(SequenceId sequence, kv::TokenRange range) {
+Result<std::vector<kv::Binding>> LlamaEngine::bind(SequenceId sequence, kv::TokenRange range) {
   ISTHMUS_TRY(Sequence * target, find(sequence));
   if (target->length != 0 || target->incoming) {
     return bad(fmt::format("bind of sequence {}, which {}", sequence,
@@ -227,7 +227,7 @@ Result<kv::Binding> LlamaEngine::bind(SequenceId sequence, kv::TokenRange range)
   shape.position_begin = 0;
   shape.position_end = static_cast<llama_pos>(range.end);
   ISTHMUS_TRY(target->incoming, IncomingState::make(*state_memory_, shape));
-  return target->incoming->binding();
+  return std::vector{target->incoming->binding()};
 }
 
 Status LlamaEngine::adopt(SequenceId sequence, kv::TokenRange range) {

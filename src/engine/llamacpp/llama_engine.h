@@ -47,7 +47,7 @@ class LlamaEngine : public Engine, public KvSource, public KvSink {
   Result<std::unique_ptr<ExportedKv>> export_range(SequenceId sequence, kv::TokenRange range) override;
 
   KvSink* kv_sink() override { return this; }
-  Result<kv::Binding> bind(SequenceId sequence, kv::TokenRange range) override;
+  Result<std::vector<kv::Binding>> bind(SequenceId sequence, kv::TokenRange range) override;
   Status adopt(SequenceId sequence, kv::TokenRange range) override;
 
  private:

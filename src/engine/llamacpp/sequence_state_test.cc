@@ -175,7 +175,7 @@ TEST(ExportedState, RowsComeInOrderOfPositionWhateverTheCells) {
       const auto exported = export_state(*counted, buffer_of(write(positions, v_transposed).bytes),
                                          v_transposed ? transposed() : kShape);
       ASSERT_TRUE(exported.ok()) << exported.error().text();
-      const kv::Binding& binding = (*exported)->binding();
+      const kv::Binding& binding = (*exported)->bindings().front();
       EXPECT_EQ(binding.first_position, 10u);
       ASSERT_EQ(binding.memory.size(), 4u);
       for (const kv::RegionMemory& memory : binding.memory) {

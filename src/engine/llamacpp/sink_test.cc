@@ -30,7 +30,7 @@ struct Crossing {
     run(*source, from, prompt(40), 0);
     state = source->kv_source()->export_range(from, {0, 40}).value();
     to = target->open(64).value();
-    binding = target->kv_sink()->bind(to, {0, 40}).value();
+    binding = target->kv_sink()->bind(to, {0, 40}).value().front();
   }
   Status adopt(kv::TokenRange range = {0, 40}) { return target->kv_sink()->adopt(to, range); }
 };
@@ -40,7 +40,7 @@ TEST(LlamaSink, AnAdoptedSequenceGoesOnAsItsSourceDoesInEveryKvType) {
                                     "bf16_v_transposed", "q8_0", "q8_0_unrotated", "q8_0_v_q4_0"}) {
     Crossing crossing(kv_type);
     EXPECT_EQ(crossing.target->info().storage, "llamacpp:" + kv_type);
-    copy_rows(crossing.state->binding(), crossing.binding);
+    copy_rows(crossing.state->bindings().front(), crossing.binding);
     ASSERT_TRUE(crossing.adopt().ok()) << kv_type;
     EXPECT_EQ(crossing.target->length(crossing.to), 40u);
     const std::vector<TokenId> next{500};
@@ -76,9 +76,9 @@ TEST(LlamaSource, AnyRangeOfAnyKvTypeIsThatPartOfTheWhole) {
     const std::size_t v_lines = kv_type == "f16_v_transposed" ? kKvHeads * kHeadDim : 1;
     for (const kv::TokenRange range : {kv::TokenRange{3, 17}, {0, 1}, {44, 45}, {31, 33}}) {
       const auto part = engine->kv_source()->export_range(sequence, range).value();
-      EXPECT_EQ(part->binding().valid, range);
-      EXPECT_EQ(part->binding().first_position, range.begin);
-      EXPECT_EQ(part->binding().memory[0].open_extent, range.size());
+      EXPECT_EQ(part->bindings().front().valid, range);
+      EXPECT_EQ(part->bindings().front().first_position, range.begin);
+      EXPECT_EQ(part->bindings().front().memory[0].open_extent, range.size());
       for (const std::uint32_t layer : {0u, 29u}) {
         EXPECT_EQ(plane(*part, "K", layer), cut(plane(*whole, "K", layer), 1, 45, range.begin, range.end))
             << kv_type;
@@ -95,7 +95,7 @@ TEST(LlamaSink, ManyThreadsMayWriteUntilAdoption) {
   std::vector<std::thread> writers;
   for (std::size_t first = 0; first < 4; ++first) {
     writers.emplace_back([&, first] {
-      const auto& memory = crossing.state->binding().memory;
+      const auto& memory = crossing.state->bindings().front().memory;
       for (std::size_t i = first; i < memory.size(); i += 4) {
         std::memcpy(crossing.binding.memory[i].base, memory[i].base, memory[i].bytes);
       }
@@ -113,7 +113,7 @@ TEST(LlamaSink, ManyThreadsMayWriteUntilAdoption) {
 TEST(LlamaSink, APrefixOfWhatIsBoundMayBeAdopted) {
   for (const std::string kv_type : {"f16", "f16_v_transposed"}) {
     Crossing crossing(kv_type);
-    copy_rows(crossing.state->binding(), crossing.binding);
+    copy_rows(crossing.state->bindings().front(), crossing.binding);
     // What lies behind the prefix is never looked at.
     for (const kv::RegionMemory& memory : crossing.binding.memory) {
       if (memory.region == "K") std::memset(memory.base + 30 * kRowBytes, 0xff, 10 * kRowBytes);
@@ -138,7 +138,7 @@ TEST(LlamaSink, StagedMemoryIsCountedUntilAdoptionOrClose) {
   const std::uint64_t staged = engine->usage().kv_bytes_staged;
   EXPECT_GE(staged, planes);
   EXPECT_LT(staged, planes + 24 + 100 * 12 + kLayers * 24 + 1);
-  const auto bound = engine->kv_sink()->bind(b, {0, 40}).value();
+  const auto bound = engine->kv_sink()->bind(b, {0, 40}).value().front();
   for (const kv::RegionMemory& memory : bound.memory) std::memset(memory.base, 0, memory.bytes);
   ASSERT_TRUE(engine->kv_sink()->adopt(b, {0, 40}).ok());
   EXPECT_EQ(engine->usage().kv_bytes_staged, staged);
@@ -173,15 +173,15 @@ TEST(LlamaSink, WhatCannotBeBoundOrAdoptedIsRefused) {
 
 TEST(LlamaSink, ADamagedStateLeavesTheSequenceEmptyAndUsable) {
   Crossing crossing;
-  copy_rows(crossing.state->binding(), crossing.binding);
+  copy_rows(crossing.state->bindings().front(), crossing.binding);
   *(crossing.binding.memory[0].base - 1) ^= std::byte{1};  // The row size of layer 0's K.
   const Status adopted = crossing.adopt();
   ASSERT_EQ(adopted.code(), Code::kCorrupt);
   EXPECT_NE(adopted.error().detail.find("layer 0 K row bytes"), std::string::npos) << adopted.error().detail;
   EXPECT_EQ(crossing.target->length(crossing.to), 0u);
   EXPECT_EQ(crossing.target->usage().kv_bytes_staged, 0u);
-  crossing.binding = crossing.target->kv_sink()->bind(crossing.to, {0, 40}).value();
-  copy_rows(crossing.state->binding(), crossing.binding);
+  crossing.binding = crossing.target->kv_sink()->bind(crossing.to, {0, 40}).value().front();
+  copy_rows(crossing.state->bindings().front(), crossing.binding);
   ASSERT_TRUE(crossing.adopt().ok());
   EXPECT_EQ(crossing.target->length(crossing.to), 40u);
 }
@@ -213,7 +213,7 @@ TEST(LlamaSink, WhatLlamaItselfRefusesLeavesTheSequenceEmpty) {
   const auto engine = mistaken_engine();
   EXPECT_EQ(engine->check_state_format().code(), Code::kIncompatible);
   const auto sequence = engine->open(40).value();
-  const kv::Binding binding = engine->bind(sequence, {0, 20}).value();
+  const kv::Binding binding = engine->bind(sequence, {0, 20}).value().front();
   for (const kv::RegionMemory& memory : binding.memory) std::memset(memory.base, 0, memory.bytes);
   const Status adopted = engine->adopt(sequence, {0, 20});
   ASSERT_EQ(adopted.code(), Code::kIncompatible);
@@ -226,7 +226,7 @@ TEST(LlamaSink, WhatLlamaItselfRefusesLeavesTheSequenceEmpty) {
 TEST(LlamaSink, ANumberThatIsNotFiniteStaysOutOfThePool) {
   for (const std::string kv_type : {"f32", "f32_v_transposed"}) {
     Crossing crossing(kv_type);
-    copy_rows(crossing.state->binding(), crossing.binding);
+    copy_rows(crossing.state->bindings().front(), crossing.binding);
     store_le(std::span(crossing.binding.memory[1].base + 40, 4), std::numeric_limits<float>::quiet_NaN());
     EXPECT_EQ(crossing.adopt().code(), Code::kCorrupt);
     const auto other = crossing.target->open(20).value();

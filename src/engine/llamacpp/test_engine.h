@@ -84,7 +84,7 @@ inline const kv::RegionMemory& region_of(const kv::Binding& binding, std::string
 
 // Bytes of one layer's region of an export.
 inline std::vector<std::byte> plane(const ExportedKv& state, const std::string& region, std::uint32_t layer) {
-  const kv::RegionMemory& memory = region_of(state.binding(), region, layer);
+  const kv::RegionMemory& memory = region_of(state.bindings().front(), region, layer);
   return {memory.base, memory.base + memory.bytes};
 }
 
@@ -130,11 +130,11 @@ inline SequenceId hand_over(Engine& source, SequenceId sequence, Engine& target,
                             std::uint64_t tile = 1u << 20) {
   const std::uint64_t end = source.length(sequence);
   const SequenceId taken = target.open(tokens_max).value();
-  const kv::Binding to = target.kv_sink()->bind(taken, {0, end}).value();
+  const kv::Binding to = target.kv_sink()->bind(taken, {0, end}).value().front();
   for (std::uint64_t begin = 0; begin < end; begin += tile) {
     const auto part =
         source.kv_source()->export_range(sequence, {begin, std::min(end, begin + tile)}).value();
-    copy_rows(part->binding(), to);
+    copy_rows(part->bindings().front(), to);
   }
   const Status adopted = target.kv_sink()->adopt(taken, {0, end});
   EXPECT_TRUE(adopted.ok()) << adopted.error().text();

@@ -161,7 +161,8 @@ TEST_P(OpenvinoEngine, BlockTablesDoNotChangeABit) {
   const SequenceId scattered = *engine_.open(160);
   EXPECT_TRUE(same_bits(advance(engine_, scattered, prompt), expected));
   const auto exported = *engine_.kv_source()->export_range(scattered, {0, 150});
-  EXPECT_FALSE(std::is_sorted(exported->binding().blocks.begin(), exported->binding().blocks.end()));
+  EXPECT_FALSE(
+      std::is_sorted(exported->bindings().front().blocks.begin(), exported->bindings().front().blocks.end()));
   engine_.close(ordered);
   engine_.close(scattered);
 }
@@ -189,9 +190,9 @@ TEST_P(OpenvinoEngine, AdoptedStateGoesOnBitForBit) {
   {
     const auto exported = *engine_.kv_source()->export_range(source, {0, 75});
     EXPECT_EQ(exported->bytes(), 75 * engine_.info().kv_bytes_per_token);
-    const kv::Binding bound = *engine_.kv_sink()->bind(target, {0, 75});
+    const kv::Binding bound = engine_.kv_sink()->bind(target, {0, 75})->front();
     EXPECT_EQ(bound.valid, (kv::TokenRange{0, 75}));
-    copy_blocks(exported->binding(), bound);
+    copy_blocks(exported->bindings().front(), bound);
   }
   const StepItem early{.sequence = target, .tokens = {&next, 1}, .logits = 1};
   EXPECT_EQ(engine_.step({&early, 1}).code(), Code::kInvalidArgument) << "bound is not adopted";
@@ -232,11 +233,11 @@ TEST_P(OpenvinoEngine, ExportedWholeBlocksNeverChange) {
   const SequenceId sequence = *engine_.open(120);
   (void)advance(engine_, sequence, some_tokens(70));
   const auto exported = *engine_.kv_source()->export_range(sequence, {0, 64});
-  const std::vector<std::byte> before = bytes_of(exported->binding());
+  const std::vector<std::byte> before = bytes_of(exported->bindings().front());
   const Tokens more = some_tokens(30);
   (void)advance(engine_, sequence, more);
   (void)advance(engine_, sequence, {more.data(), 1});
-  EXPECT_EQ(bytes_of(exported->binding()), before);
+  EXPECT_EQ(bytes_of(exported->bindings().front()), before);
   engine_.close(sequence);
 }
 
@@ -247,14 +248,14 @@ TEST(OpenvinoByChannel, APartBlockThatIsExportedHoldsItsSequenceStill) {
   (void)advance(by_channel, sequence, some_tokens(70));
   (void)advance(by_channel, other, more);
   auto exported = *by_channel.kv_source()->export_range(sequence, {64, 70});
-  const std::vector<std::byte> before = bytes_of(exported->binding());
+  const std::vector<std::byte> before = bytes_of(exported->bindings().front());
   const StepItem item{.sequence = sequence, .tokens = more, .logits = 0};
   const auto refused = by_channel.step({&item, 1});
   ASSERT_EQ(refused.code(), Code::kInvalidArgument);
   EXPECT_THAT(refused.error().detail, HasSubstr("appending would requantise it"));
   (void)advance(by_channel, other, more);
-  EXPECT_EQ(bytes_of(exported->binding()), before);
-  const kv::Binding binding = exported->binding();
+  EXPECT_EQ(bytes_of(exported->bindings().front()), before);
+  const kv::Binding binding = exported->bindings().front();
   exported.reset();
   (void)advance(by_channel, sequence, more);
   EXPECT_NE(bytes_of(binding), before) << "or the rule is needless";
@@ -405,10 +406,10 @@ TEST(MakeOpenvino, AnExportOutlivesItsEngine) {
   const SequenceId sequence = *brief->open(40);
   (void)advance(*brief, sequence, some_tokens(40));
   const auto exported = *brief->kv_source()->export_range(sequence, {0, 40});
-  const auto before = read_layer(brief->descriptor(), exported->binding(), 29, {0, 40});
+  const auto before = read_layer(brief->descriptor(), exported->bindings().front(), 29, {0, 40});
   const kv::Descriptor descriptor = brief->descriptor();
   brief.reset();
-  const auto after = read_layer(descriptor, exported->binding(), 29, {0, 40});
+  const auto after = read_layer(descriptor, exported->bindings().front(), 29, {0, 40});
   ASSERT_TRUE(before.ok() && after.ok());
   EXPECT_EQ(before->k, after->k);
   EXPECT_EQ(before->v, after->v);

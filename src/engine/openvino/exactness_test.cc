@@ -135,9 +135,9 @@ class LosslessHandover : public ::testing::TestWithParam<const char*> {
     running.trace.take(prefill(*source_, made, prompt, chunk));
     const auto exported = *source_->kv_source()->export_range(made, {0, prompt.size()});
     running.sequence = *target_->open(prompt.size() + kSteps);
-    const kv::Binding bound = *target_->kv_sink()->bind(running.sequence, {0, prompt.size()});
-    EXPECT_NE(bound.blocks, exported->binding().blocks);
-    copy_blocks(exported->binding(), bound);
+    const kv::Binding bound = target_->kv_sink()->bind(running.sequence, {0, prompt.size()})->front();
+    EXPECT_NE(bound.blocks, exported->bindings().front().blocks);
+    copy_blocks(exported->bindings().front(), bound);
     EXPECT_TRUE(target_->kv_sink()->adopt(running.sequence, {0, prompt.size()}).ok());
     source_->close(made);
     return running;

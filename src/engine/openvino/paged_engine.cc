@@ -24,7 +24,7 @@ class PoolExport : public ExportedKv {
     blocks_->exports.fetch_sub(1, std::memory_order_release);
   }
 
-  const kv::Binding& binding() const override { return binding_; }
+  std::span<const kv::Binding> bindings() const override { return {&binding_, 1}; }
   std::uint64_t bytes() const override { return bytes_; }
 
  private:
@@ -216,7 +216,7 @@ Result<std::unique_ptr<ExportedKv>> OpenvinoEngine::export_range(SequenceId sequ
       is_unsettled(*source, range)));
 }
 
-Result<kv::Binding> OpenvinoEngine::bind(SequenceId sequence, kv::TokenRange range) {
+Result<std::vector<kv::Binding>> OpenvinoEngine::bind(SequenceId sequence, kv::TokenRange range) {
   ISTHMUS_TRY(Sequence * target, find(sequence));
   if (target->length != 0 || target->bound) {
     return Error{Code::kInvalidArgument, fmt::format("bind: sequence {} isn't empty", sequence)};
@@ -227,7 +227,7 @@ Result<kv::Binding> OpenvinoEngine::bind(SequenceId sequence, kv::TokenRange ran
                              range.end, sequence, target->tokens_max)};
   }
   target->bound = range;
-  return binding_of(*target, range);
+  return std::vector{binding_of(*target, range)};
 }
 
 Status OpenvinoEngine::adopt(SequenceId sequence, kv::TokenRange range) {

@@ -65,7 +65,7 @@ class OpenvinoEngine : public Engine, public KvSource, public KvSink {
   KvSink* kv_sink() override { return this; }
 
   Result<std::unique_ptr<ExportedKv>> export_range(SequenceId sequence, kv::TokenRange range) override;
-  Result<kv::Binding> bind(SequenceId sequence, kv::TokenRange range) override;
+  Result<std::vector<kv::Binding>> bind(SequenceId sequence, kv::TokenRange range) override;
   Status adopt(SequenceId sequence, kv::TokenRange range) override;
 
  private:

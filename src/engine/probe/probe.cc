@@ -69,10 +69,11 @@ Result<ProbeReport> judge_sequence(Engine& engine, SequenceId sequence, std::spa
   ISTHMUS_TRY(const std::unique_ptr<ExportedKv> state,
               engine.kv_source()->export_range(sequence, {0, tokens.size()}));
   Subject subject = unbound;
-  subject.binding = &state->binding();
+  subject.binding = &state->bindings().front();
   const Judgement judgement = judge(subject);
   if (!judgement.surprise.empty()) return surprise(judgement.surprise);
-  ISTHMUS_TRY(check_every_layer(engine.descriptor(), state->binding(), tokens.size()).with_context("probe"));
+  ISTHMUS_TRY(
+      check_every_layer(engine.descriptor(), state->bindings().front(), tokens.size()).with_context("probe"));
   return ProbeReport{.k_error = judgement.k_error,
                      .v_error = judgement.v_error,
                      .tolerance = subject.tolerance,

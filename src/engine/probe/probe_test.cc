@@ -63,7 +63,7 @@ class StoredLayers : public ExportedKv {
       }
     }
   }
-  const kv::Binding& binding() const override { return binding_; }
+  std::span<const kv::Binding> bindings() const override { return {&binding_, 1}; }
   std::uint64_t bytes() const override { return 0; }
 
  private:
@@ -452,23 +452,23 @@ TEST(ReadLayer, PlacesOutsideTheBindingAreRefused) {
   const kv::Descriptor descriptor = descriptor_of("openvino:f32");
   LayerRows rows = expected_layer0(model_path(), std::vector<TokenId>(40, 7), "interleaved").value();
   const StoredLayers stored(descriptor, {&rows, 1});
-  EXPECT_EQ(read_layer(descriptor, stored.binding(), 0, {0, 40})->k, rows.k);
-  EXPECT_EQ(read_layer(descriptor, stored.binding(), 0, {0, 41}).code(), Code::kInvalidArgument);
-  EXPECT_EQ(read_layer(descriptor, stored.binding(), 2, {0, 40}).code(), Code::kInvalidArgument);
-  kv::Binding broken = stored.binding();
+  EXPECT_EQ(read_layer(descriptor, stored.bindings().front(), 0, {0, 40})->k, rows.k);
+  EXPECT_EQ(read_layer(descriptor, stored.bindings().front(), 0, {0, 41}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(read_layer(descriptor, stored.bindings().front(), 2, {0, 40}).code(), Code::kInvalidArgument);
+  kv::Binding broken = stored.bindings().front();
   broken.blocks[1] = 16;
   EXPECT_EQ(read_layer(descriptor, broken, 0, {0, 40}).code(), Code::kIncompatible);
-  broken = stored.binding();
+  broken = stored.bindings().front();
   broken.memory[0].open_extent = 8;  // Block 8 has bytes, but isn't one of the pool's.
   EXPECT_EQ(read_layer(descriptor, broken, 0, {0, 40}).code(), Code::kIncompatible);
-  broken = stored.binding();
+  broken = stored.bindings().front();
   broken.blocks.pop_back();
   EXPECT_EQ(read_layer(descriptor, broken, 0, {0, 40}).code(), Code::kIncompatible);
-  broken = stored.binding();
+  broken = stored.bindings().front();
   broken.memory[0].bytes -= 1;
   broken.blocks[0] = 15;
   EXPECT_EQ(read_layer(descriptor, broken, 0, {0, 40}).code(), Code::kIncompatible);
-  broken = stored.binding();
+  broken = stored.bindings().front();
   broken.memory.pop_back();
   EXPECT_EQ(read_layer(descriptor, broken, 0, {0, 40}).code(), Code::kIncompatible);
 }

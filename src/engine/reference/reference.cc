@@ -26,9 +26,9 @@ struct Sequence {
 
 struct Exported final : ExportedKv {
   std::shared_ptr<const Units> units;  // Not free before this goes.
-  kv::Binding at;
+  std::vector<kv::Binding> at;
   std::uint64_t size = 0;
-  const kv::Binding& binding() const override { return at; }
+  std::span<const kv::Binding> bindings() const override { return at; }
   std::uint64_t bytes() const override { return size; }
 };
 
@@ -111,7 +111,7 @@ class Reference final : public ReferenceEngine, public KvSource, public KvSink {
 
   const EngineInfo& info() const override { return info_; }
   const kv::Descriptor& descriptor() const override { return *descriptor_; }
-  KvSource* kv_source() override { return is_one_piece() ? this : nullptr; }
+  KvSource* kv_source() override { return has_one_rank() ? this : nullptr; }
   KvSink* kv_sink() override { return this; }
 
   EngineUsage usage() const override {
@@ -172,23 +172,33 @@ class Reference final : public ReferenceEngine, public KvSource, public KvSink {
     return store_->bindings(*sequence.units, range);
   }
 
-  Result<std::unique_ptr<ExportedKv>> export_range(SequenceId id, kv::TokenRange range) override {
+  Result<std::vector<std::unique_ptr<ExportedKv>>> export_ranks(SequenceId id,
+                                                                kv::TokenRange range) override {
     const Sequence& sequence = sequences_.at(id);
     if (range.end > sequence.length)
       return Error{Code::kInvalidArgument, fmt::format("{} tokens are computed", sequence.length)};
     ISTHMUS_TRY(auto all, bindings(id, range));
-    auto exported = std::make_unique<Exported>();
-    exported->units = sequence.units;
-    exported->at = std::move(all.front().groups.front());
-    exported->size = range.size() * info_.kv_bytes_per_token;
-    return std::unique_ptr<ExportedKv>(std::move(exported));
+    std::vector<std::unique_ptr<ExportedKv>> ranks;
+    for (transform::RankMemory& rank : all) {
+      auto exported = std::make_unique<Exported>();
+      exported->units = sequence.units;
+      exported->at = std::move(rank.groups);
+      exported->size = range.size() * info_.kv_bytes_per_token / all.size();
+      ranks.push_back(std::move(exported));
+    }
+    return ranks;
   }
 
-  Result<kv::Binding> bind(SequenceId id, kv::TokenRange range) override {
-    if (!is_one_piece())
-      return Error{Code::kUnsupported, "a state on several ranks or in several groups has several bindings"};
+  Result<std::unique_ptr<ExportedKv>> export_range(SequenceId id, kv::TokenRange range) override {
+    ISTHMUS_TRY(auto ranks, export_ranks(id, range));
+    return std::move(ranks.front());
+  }
+
+  Result<std::vector<kv::Binding>> bind(SequenceId id, kv::TokenRange range) override {
+    if (!has_one_rank())
+      return Error{Code::kUnsupported, "a state on several ranks has a binding for each: bindings()"};
     ISTHMUS_TRY(auto all, bindings(id, range));
-    return std::move(all.front().groups.front());
+    return std::move(all.front().groups);
   }
 
   Status adopt(SequenceId id, kv::TokenRange range) override {
@@ -201,7 +211,9 @@ class Reference final : public ReferenceEngine, public KvSource, public KvSink {
   }
 
  private:
-  bool is_one_piece() const { return descriptor_->partition.size() == 1; }
+  bool has_one_rank() const {
+    return std::ranges::all_of(descriptor_->partition, [](const kv::RankBox& box) { return box.rank == 0; });
+  }
 
   ReferenceOptions options_;
   std::unique_ptr<kv::Descriptor> descriptor_;

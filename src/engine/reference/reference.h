@@ -52,9 +52,12 @@ class ReferenceEngine : public Engine {
   // The memory of positions `range` of an open sequence on each rank, by rank: to be read when they are
   // computed, or written until kv_sink()->adopt(). Valid until the sequence is closed. invalid_argument.
   virtual Result<std::vector<transform::RankMemory>> bindings(SequenceId sequence, kv::TokenRange range) = 0;
+  // What each rank has of computed positions, by rank; as KvSource::export_range().
+  virtual Result<std::vector<std::unique_ptr<ExportedKv>>> export_ranks(SequenceId sequence,
+                                                                        kv::TokenRange range) = 0;
 };
 
-// kv_source() and kv_sink() work for one rank and one group; bindings() always does.
+// kv_source() and the sink's bind() work for one rank; bindings(), export_ranks() and adopt() always do.
 // Errors: invalid_argument (a shape that contradicts itself), not_found (no such storage), incompatible (the
 // storage doesn't hold the shape's components), unsupported (it can't be written by its recipe), exhausted.
 Result<std::unique_ptr<ReferenceEngine>> make_reference(const ReferenceOptions& options);

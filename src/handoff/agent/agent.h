@@ -69,8 +69,10 @@ struct Offered {
 
 // What a consumer's fetch reports and asks for; loop's thread. After owned() or ended() nothing follows.
 struct FetchEvents {
-  // Open a destination for the state; answer with its memory for `range`, from the loop's thread.
-  std::function<void(kv::TokenRange range, std::function<void(Result<kv::Binding>)> done)> reserve;
+  // Open a destination for the state; answer with its memory for `range`, by layer group of the descriptor,
+  // from the loop's thread.
+  std::function<void(kv::TokenRange range, std::function<void(Result<std::vector<kv::Binding>>)> done)>
+      reserve;
   // The destination won't be used and nothing writes it any more: free it. Only after reserve(); never with
   // owned().
   std::function<void()> release;

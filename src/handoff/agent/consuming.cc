@@ -209,19 +209,20 @@ void Shell::act(const ReserveCapacity& action) {
   incoming->slot_bytes = action.slot_bytes;
   incoming->slots.assign(action.slots, {});
   incoming->wants_destination = true;
-  incoming->events.reserve({0, incoming->fetch.prompt.size()},
-                           [this, incoming, attempt = action.attempt](Result<kv::Binding> binding) {
-                             destination_ready(incoming, attempt, std::move(binding));
-                           });
+  incoming->events.reserve(
+      {0, incoming->fetch.prompt.size()},
+      [this, incoming, attempt = action.attempt](Result<std::vector<kv::Binding>> bindings) {
+        destination_ready(incoming, attempt, std::move(bindings));
+      });
 }
 
 void Shell::destination_ready(const std::shared_ptr<Incoming>& incoming, std::uint32_t attempt,
-                              Result<kv::Binding> binding) {
+                              Result<std::vector<kv::Binding>> bindings) {
   if (is_closing_) return;
-  if (!binding.ok()) {
+  if (!bindings.ok()) {
     incoming->wants_destination = false;
     consume([&](ConsumerActions& out) {
-      consumer_.capacity_refused(incoming->handoff, attempt, binding.error(), now(), out);
+      consumer_.capacity_refused(incoming->handoff, attempt, bindings.error(), now(), out);
     });
     return forget_if_over(*incoming);
   }
@@ -231,7 +232,7 @@ void Shell::destination_ready(const std::shared_ptr<Incoming>& incoming, std::ui
     incoming->events.release();
     return forget_if_over(*incoming);
   }
-  if (const Status distinct = transform::check_blocks(*binding); !distinct.ok()) {
+  if (const Status distinct = check_destination(*bindings); !distinct.ok()) {
     incoming->has_destination = incoming->wants_destination = false;
     incoming->events.release();
     consume([&](ConsumerActions& out) {
@@ -239,10 +240,19 @@ void Shell::destination_ready(const std::shared_ptr<Incoming>& incoming, std::ui
     });
     return forget_if_over(*incoming);
   }
-  incoming->destination = *std::move(binding);
+  incoming->destination = *std::move(bindings);
   incoming->ready_at = now();
   meters_.stage("reserve", incoming->ready_at - incoming->planned_at);
   consume([&](ConsumerActions& out) { consumer_.capacity_ready(incoming->handoff, attempt, now(), out); });
+}
+
+Status Shell::check_destination(const std::vector<kv::Binding>& bindings) const {
+  if (bindings.size() != descriptor_.groups.size()) {
+    return Error{Code::kInternal, fmt::format("the engine bound {} layer groups of {}", bindings.size(),
+                                              descriptor_.groups.size())};
+  }
+  for (const kv::Binding& binding : bindings) ISTHMUS_TRY(transform::check_blocks(binding));
+  return ok_status();
 }
 
 Result<transport::Pieces> Shell::judge(ChannelId channel, const transport::Incoming& message) {
@@ -276,8 +286,9 @@ Result<transport::Pieces> Shell::judge(ChannelId channel, const transport::Incom
   // Straight to where it belongs, if it can go there: nothing is owned before it has been read back. A
   // binding that is refused is for placing to tell.
   transport::Pieces pieces;
-  const Result<bool> is_shown = incoming->in_place.show(
-      incoming->plan, descriptor_, incoming->plan->chunk(judgement.index), incoming->destination, pieces);
+  const transform::Chunk chunk = incoming->plan->chunk(judgement.index);
+  const Result<bool> is_shown =
+      incoming->in_place.show(incoming->plan, descriptor_, chunk, incoming->destination[chunk.group], pieces);
   landed.is_in_place = is_shown.ok() && *is_shown;
   if (landed.is_in_place) return pieces;
   return transport::Pieces{
@@ -302,16 +313,16 @@ void Shell::arrived(ChannelId channel, transport::Received body) {
 Status Shell::place(Incoming& incoming, const transform::Chunk& chunk, const Landed& landed,
                     std::span<Digest128> stored, const BusyCounters& busy) {
   const std::vector<Digest128>& tiles = landed.header.tiles;
+  const kv::Binding& destination = incoming.destination[chunk.group];
   if (landed.is_in_place) {
-    return timed(busy.verify,
-                 [&] { return incoming.in_place.read->verify(chunk, incoming.destination, tiles); });
+    return timed(busy.verify, [&] { return incoming.in_place.read->verify(chunk, destination, tiles); });
   }
   transform::Placer& placer = *incoming.placer;
   ISTHMUS_TRY(timed(busy.place, [&] {
-    return place_body(placer, {chunk, landed.body, tiles}, incoming.destination, stored, incoming.copy);
+    return place_body(placer, {chunk, landed.body, tiles}, destination, stored, incoming.copy);
   }));
   return timed(busy.verify,
-               [&] { return placer.verify(chunk, incoming.destination, tiles, stored, landed.body.bytes); });
+               [&] { return placer.verify(chunk, destination, tiles, stored, landed.body.bytes); });
 }
 
 void Shell::act(const PlaceChunk& action) {

@@ -62,6 +62,7 @@ void Shell::publish(Id128 reservation, kv::TokenRange range,
                     std::shared_ptr<const engine::ExportedKv> memory) {
   const auto at = held_.find(reservation);
   if (at == held_.end()) return;
+  ISTHMUS_CHECK(memory->bindings().size() == descriptor_.groups.size());
   at->second.memory.emplace_back(range, std::move(memory));
   produce([&](ProducerActions& out) { producer_.grew(reservation, range.end, now(), out); });
 }
@@ -229,7 +230,7 @@ void Shell::start_packing(ChannelId channel, const SendChunk& send) {
   mover_->run(
       chunk.body_bytes,
       [packing, chunk, busy = busy_.pack] {
-        const kv::Binding& binding = packing->memory->binding();
+        const kv::Binding& binding = packing->memory->bindings()[chunk.group];
         Outgoing& attempt = *packing->outgoing;
         packing->status = timed(busy, [&] {
           return packing->runs.empty()
@@ -245,8 +246,9 @@ Status Shell::take_body(Packing& packing, const transform::Chunk& chunk) {
   transport::Channel& channel = *links_->data(packing.send.channel);
   Outgoing& outgoing = *packing.outgoing;
   if (channel.gathers()) {
-    ISTHMUS_TRY(const bool is_shown, outgoing.in_place.show(outgoing.plan, descriptor_, chunk,
-                                                            packing.memory->binding(), packing.runs));
+    ISTHMUS_TRY(const bool is_shown,
+                outgoing.in_place.show(outgoing.plan, descriptor_, chunk,
+                                       packing.memory->bindings()[chunk.group], packing.runs));
     if (is_shown) return ok_status();
   }
   ISTHMUS_TRY(make_packer(outgoing));

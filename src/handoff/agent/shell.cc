@@ -235,10 +235,6 @@ Result<std::unique_ptr<Agent>> make_agent(net::Loop& loop, std::vector<transport
                                           const kv::Descriptor& descriptor, AgentOptions options,
                                           MetricsRegistry& metrics) {
   ISTHMUS_TRY(descriptor.validate());
-  if (descriptor.groups.size() != 1) {
-    return Error{Code::kUnsupported,
-                 fmt::format("{} layer groups; an engine binds the memory of one", descriptor.groups.size())};
-  }
   auto shell = std::make_unique<Shell>(loop, std::move(transports), descriptor, std::move(options), metrics);
   ISTHMUS_TRY(shell->start());
   return std::unique_ptr<Agent>(std::move(shell));

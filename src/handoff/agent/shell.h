@@ -151,9 +151,9 @@ class Shell final : public Agent {
     std::uint64_t slot_bytes = 0;
     std::vector<Landed> slots;
     std::vector<EarlyChunk> early;
-    std::uint32_t early_taken = 0;  // The attempt whose early chunks have slots.
-    device::HostBuffer copy;        // The mover's: place_body().
-    kv::Binding destination;
+    std::uint32_t early_taken = 0;         // The attempt whose early chunks have slots.
+    device::HostBuffer copy;               // The mover's: place_body().
+    std::vector<kv::Binding> destination;  // By layer group.
     bool has_destination = false, wants_destination = false;
     std::vector<std::vector<Digest128>> tiles;  // By chunk, placed and read back.
     std::uint64_t bytes = 0;
@@ -228,7 +228,8 @@ class Shell final : public Agent {
   void plan_ahead(const Incoming& incoming);
   void end_unbegun(const std::shared_ptr<Incoming>& incoming, const Error& why);
   void destination_ready(const std::shared_ptr<Incoming>& incoming, std::uint32_t attempt,
-                         Result<kv::Binding> binding);
+                         Result<std::vector<kv::Binding>> bindings);
+  Status check_destination(const std::vector<kv::Binding>& bindings) const;
   void arrived(ChannelId channel, transport::Received body);
   Result<transport::Pieces> judge(ChannelId channel, const transport::Incoming& incoming);
   static Status place(Incoming& incoming, const transform::Chunk& chunk, const Landed& landed,
