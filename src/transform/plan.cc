@@ -8,6 +8,7 @@
 #include <iterator>
 #include <map>
 #include <numeric>
+#include <set>
 #include <tuple>
 
 #include "base/bytes.h"
@@ -138,8 +139,13 @@ void add_list(fmt::memory_buffer& text, const char* name, const std::vector<std:
 // Fills a plan step by step; friend of Plan, so that a finished plan has no setters.
 class PlanBuilder {
  public:
-  PlanBuilder(const kv::Descriptor& source, const kv::Descriptor& target)
-      : source_(source), target_(target) {}
+  enum class Of : std::uint8_t { kWhole, kMember, kMembers };
+  PlanBuilder(const kv::Descriptor& source, const kv::Descriptor& target, Of of = Of::kWhole,
+              const Route& route = {})
+      : source_(source), target_(target), of_(of), route_(route), members_(source, target) {}
+
+  // Of kMembers, once built.
+  std::vector<Route> routes() const { return {routes_.begin(), routes_.end()}; }
 
   Result<Plan> build(const kv::Verdict& verdict, kv::TokenRange tokens,
                      const std::optional<EndDigests>& digests) {
@@ -156,6 +162,14 @@ class PlanBuilder {
   }
 
  private:
+  // Tiles of one shape are cut alike.
+  struct Shape {
+    std::vector<std::uint64_t> tokens;    // By group.
+    std::vector<std::uint32_t> patterns;  // By group.
+    std::vector<std::uint32_t> holders;   // Unless all is wanted: which boxes have each token cut.
+    friend auto operator<=>(const Shape&, const Shape&) = default;
+  };
+
   Status add_group(std::uint32_t index) {
     const kv::LayerGroup& group = source_.groups[index];
     const std::vector<kv::WireComponent>& wire = plan_.wire_.groups[index];
@@ -215,14 +229,15 @@ class PlanBuilder {
   // Token tiles are outermost, so that what the producer has finished is always the first chunks.
   Status place_tile(std::size_t index) {
     const kv::TokenRange tile = plan_.product_.tiles[index];
-    std::pair<std::vector<std::uint64_t>, std::vector<std::uint32_t>> shape;
+    Shape shape;
     for (const Product::Group& group : plan_.product_.groups) {
-      shape.first.push_back(Product::tokens_of(group, tile).size());
-      shape.second.push_back(group.patterns.empty() ? 0 : group.tile_patterns[index]);
+      shape.tokens.push_back(Product::tokens_of(group, tile).size());
+      shape.patterns.push_back(group.patterns.empty() ? 0 : group.tile_patterns[index]);
     }
+    if (of_ != Of::kWhole) shape.holders = holders_of(tile, shape);
     const auto [at, is_new] =
         known_classes_.try_emplace(std::move(shape), static_cast<std::uint32_t>(plan_.classes_.size()));
-    if (is_new) ISTHMUS_TRY(add_class(at->first.first, at->first.second));
+    if (is_new) ISTHMUS_TRY(add_class(at->first, tile));
     const Plan::TileClass& tile_class = plan_.classes_[at->second];
     if (tile_class.chunks > kChunksMax - plan_.chunk_count_) return too_many_chunks();
     plan_.tiles_.push_back({tile, plan_.chunk_count_, at->second});
@@ -231,24 +246,47 @@ class PlanBuilder {
     return ok_status();
   }
 
-  Status add_class(const std::vector<std::uint64_t>& tokens, const std::vector<std::uint32_t>& patterns) {
-    Plan::TileClass made;
-    made.tokens = tokens;
-    made.patterns = patterns;
+  // Where ranks deal out positions, tiles that are cut alike may lie on other ranks.
+  std::vector<std::uint32_t> holders_of(const kv::TokenRange& tile, const Shape& shape) const {
+    constexpr std::uint32_t kNext = 0xffffffffu;
+    std::vector<std::uint32_t> holders;
     for (std::uint32_t g = 0; g < plan_.product_.groups.size(); ++g) {
-      if (tokens[g] == 0) continue;
+      const Product::Group& group = plan_.product_.groups[g];
+      if (group.patterns.empty()) continue;
+      for (const TokenCut& cut : group.patterns[shape.patterns[g]]) {
+        const std::uint64_t position = Product::tokens_of(group, tile).begin + cut.runs.front().begin;
+        for (const kv::Descriptor* end : {&source_, &target_}) {
+          for (std::uint32_t i = 0; i < end->partition.size(); ++i) {
+            if (end->partition[i].group == g && end->partition[i].has_token(position)) holders.push_back(i);
+          }
+          holders.push_back(kNext);
+        }
+      }
+    }
+    return holders;
+  }
+
+  Status add_class(const Shape& shape, const kv::TokenRange& tile) {
+    Plan::TileClass made;
+    made.tokens = shape.tokens;
+    made.patterns = shape.patterns;
+    for (std::uint32_t g = 0; g < plan_.product_.groups.size(); ++g) {
+      if (shape.tokens[g] == 0) continue;
       const Product::Group& cuts = plan_.product_.groups[g];
+      const std::uint64_t begin = Product::tokens_of(cuts, tile).begin;
       if (cuts.patterns.empty()) {
-        ISTHMUS_TRY(add_pieces(made, g, {.runs = {{0, tokens[g]}}}));
+        ISTHMUS_TRY(add_pieces(made, g, {.runs = {{0, shape.tokens[g]}}}, begin));
       } else {
-        for (const TokenCut& cut : cuts.patterns[patterns[g]]) ISTHMUS_TRY(add_pieces(made, g, cut));
+        for (const TokenCut& cut : cuts.patterns[shape.patterns[g]])
+          ISTHMUS_TRY(add_pieces(made, g, cut, begin));
       }
     }
     plan_.classes_.push_back(std::move(made));
     return ok_status();
   }
 
-  Status add_pieces(Plan::TileClass& tile, std::uint32_t group, const TokenCut& cut) {
+  // `begin`: the group's first token of the tile.
+  Status add_pieces(Plan::TileClass& tile, std::uint32_t group, const TokenCut& cut, std::uint64_t begin) {
     const Product::Group& cuts = plan_.product_.groups[group];
     Plan::Tokens tokens{.first = cut.runs.front().begin,
                         .count = cut.tokens(),
@@ -260,6 +298,7 @@ class PlanBuilder {
     plan_.tokens_of_pieces_.push_back(std::move(tokens));
     for (std::size_t l = 0; l + 1 < cuts.layers.size(); ++l) {
       for (std::size_t h = 0; h + 1 < cuts.heads.size(); ++h) {
+        if (!is_wanted({group, cuts.layers[l], cuts.heads[h], begin + cut.runs.front().begin})) continue;
         ISTHMUS_TRY(add_piece(tile, {.group = group,
                                      .tokens = index,
                                      .layer_begin = cuts.layers[l],
@@ -269,6 +308,14 @@ class PlanBuilder {
       }
     }
     return ok_status();
+  }
+
+  bool is_wanted(const Place& place) {
+    if (of_ == Of::kMember) return members_.reads(route_, place);
+    if (of_ == Of::kMembers) {
+      for (const Route& route : members_.routes(place)) routes_.insert(route);
+    }
+    return of_ == Of::kWhole;
   }
 
   // Heads are innermost: a source whose rows hold all heads is read in order.
@@ -343,6 +390,7 @@ class PlanBuilder {
     const auto out = std::back_inserter(text);
     fmt::format_to(out, "isthmus-plan 2\nwire\n{}tokens {} {}\nsource {}\ntarget {}\n", plan_.wire_.text(),
                    plan_.tokens_.begin, plan_.tokens_.end, ends.source.hex(), ends.target.hex());
+    if (of_ == Of::kMember) fmt::format_to(out, "route {} {}\n", route_.source_rank, route_.target_rank);
     for (std::size_t g = 0; g < plan_.product_.groups.size(); ++g) {
       const Product::Group& group = plan_.product_.groups[g];
       fmt::format_to(out, "group {} from {}", g, group.token_begin);
@@ -371,10 +419,13 @@ class PlanBuilder {
 
   const kv::Descriptor& source_;
   const kv::Descriptor& target_;
+  const Of of_;
+  const Route route_;
+  Members members_;
+  std::set<Route> routes_;
   Plan plan_;
   std::vector<GroupParts> parts_;
-  // By tokens and pattern of each group.
-  std::map<std::pair<std::vector<std::uint64_t>, std::vector<std::uint32_t>>, std::uint32_t> known_classes_;
+  std::map<Shape, std::uint32_t> known_classes_;
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>, std::uint32_t> known_sections_;
 };
 
@@ -393,6 +444,28 @@ Result<Plan> Plan::make(const kv::Descriptor& source, const kv::Descriptor& targ
   ISTHMUS_TRY(check_inputs(source, target, verdict, tokens));
   ISTHMUS_TRY(check_token_groups(source, target, tokens));
   return PlanBuilder(source, target).build(verdict, tokens, digests);
+}
+
+Result<Plan> Plan::make_member(const kv::Descriptor& source, const kv::Descriptor& target,
+                               const kv::Verdict& verdict, kv::TokenRange tokens, const Route& route,
+                               const std::optional<EndDigests>& digests) {
+  if (!has_rank(source, route.source_rank) || !has_rank(target, route.target_rank)) {
+    return Error{Code::kInvalidArgument, fmt::format("source rank {} or target rank {} isn't there",
+                                                     route.source_rank, route.target_rank)};
+  }
+  if (!is_split(source) && !is_split(target)) return make(source, target, verdict, tokens, digests);
+  ISTHMUS_TRY(check_inputs(source, target, verdict, tokens));
+  ISTHMUS_TRY(check_token_groups(source, target, tokens));
+  return PlanBuilder(source, target, PlanBuilder::Of::kMember, route).build(verdict, tokens, digests);
+}
+
+Result<std::vector<Route>> Plan::members(const kv::Descriptor& source, const kv::Descriptor& target,
+                                         const kv::Verdict& verdict, kv::TokenRange tokens) {
+  ISTHMUS_TRY(check_inputs(source, target, verdict, tokens));
+  ISTHMUS_TRY(check_token_groups(source, target, tokens));
+  PlanBuilder builder(source, target, PlanBuilder::Of::kMembers);
+  ISTHMUS_TRY(const Plan none, builder.build(verdict, tokens, EndDigests{}));
+  return builder.routes();
 }
 
 Chunk Plan::chunk(std::uint32_t index) const {

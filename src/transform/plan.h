@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "kv/descriptor.h"
 #include "kv/negotiate.h"
+#include "transform/members.h"
 #include "transform/product.h"
 
 namespace isthmus::transform {
@@ -88,6 +89,15 @@ class Plan {
   static Result<Plan> make(const kv::Descriptor& source, const kv::Descriptor& target,
                            const kv::Verdict& verdict, kv::TokenRange tokens,
                            const std::optional<EndDigests>& digests = std::nullopt);
+  // One member of a handoff between ranks: what `route` moves of such a plan, which may be nothing. Between
+  // ends of one rank each it is the whole plan. invalid_argument too if an end hasn't got the rank.
+  static Result<Plan> make_member(const kv::Descriptor& source, const kv::Descriptor& target,
+                                  const kv::Verdict& verdict, kv::TokenRange tokens, const Route& route,
+                                  const std::optional<EndDigests>& digests = std::nullopt);
+  // The routes that move something, ascending: whose members together are the whole state on each rank.
+  // Errors: as make().
+  static Result<std::vector<Route>> members(const kv::Descriptor& source, const kv::Descriptor& target,
+                                            const kv::Verdict& verdict, kv::TokenRange tokens);
 
   const kv::WireForm& wire() const { return wire_; }
   kv::TokenRange tokens() const { return tokens_; }

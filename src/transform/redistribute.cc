@@ -33,10 +33,6 @@ void find_holders(const kv::Descriptor& descriptor, const Chunk& chunk, std::uin
   std::sort(ranks.begin(), ranks.end());
 }
 
-bool has_heads(const kv::LayerGroup& group) {
-  return group.attention != kv::AttentionKind::kMla && group.attention != kv::AttentionKind::kSparseIndexed;
-}
-
 // One end's ranks with what reads or writes them.
 template <typename Program>
 struct End {

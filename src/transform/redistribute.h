@@ -14,6 +14,7 @@
 #include "kv/binding.h"
 #include "kv/descriptor.h"
 #include "transform/convert.h"
+#include "transform/members.h"
 #include "transform/plan.h"
 
 namespace isthmus::transform {
@@ -25,12 +26,6 @@ struct Reading {
   std::optional<std::uint32_t> copy = {};
   // Which data-parallel ranks have the sequence, at each end: others are neither read nor written.
   std::uint32_t source_data = 0, target_data = 0;
-};
-
-// One read and one write of a chunk.
-struct Route {
-  std::uint32_t source_rank = 0, target_rank = 0;
-  friend bool operator==(const Route&, const Route&) = default;
 };
 
 // One route to each target rank that holds the chunk, so that each copy is written once; by target rank.
