@@ -33,15 +33,18 @@ Plan member(const kv::Descriptor& source, const kv::Descriptor& target, const Ro
 // (layer, head, token) that a rank of the end has.
 using Places = std::map<std::array<std::uint64_t, 3>, int>;
 
+void add_tokens(const Chunk& chunk, std::uint64_t layer, std::uint64_t head, Places& places) {
+  for (const kv::TokenRange& run : chunk.runs) {
+    for (std::uint64_t token = run.begin; token < run.end; ++token)
+      ++places[{layer, head, chunk.box.tokens.begin + token}];
+  }
+}
+
 void add(const Plan& plan, Places& places) {
   for (const Chunk& chunk : plan.chunks()) {
     for (std::uint64_t layer = chunk.box.layer_begin; layer < chunk.box.layer_end; ++layer) {
-      for (std::uint64_t head = chunk.box.head_begin; head < chunk.box.head_end; ++head) {
-        for (const kv::TokenRange& run : chunk.runs) {
-          for (std::uint64_t token = run.begin; token < run.end; ++token)
-            ++places[{layer, head, chunk.box.tokens.begin + token}];
-        }
-      }
+      for (std::uint64_t head = chunk.box.head_begin; head < chunk.box.head_end; ++head)
+        add_tokens(chunk, layer, head, places);
     }
   }
 }

@@ -109,6 +109,7 @@ struct Open {
   std::uint64_t early_bytes = 0;
   std::uint32_t early_chunks = 0;
   std::vector<std::uint32_t> early_channels = {};
+  std::uint32_t target_rank = 0;  // The consumer's, of its descriptor's.
   friend bool operator==(const Open&, const Open&) = default;
 };
 

@@ -116,6 +116,7 @@ void put(const Open& frame, v1::Frame& out) {
   open.set_deadline_ms(frame.deadline_ms);
   open.set_resumes(frame.resumes);
   open.set_direct(frame.direct);
+  open.set_target_rank(frame.target_rank);
   for (const ChunkRange& range : frame.missing) {
     v1::ChunkRange& written = *open.add_missing();
     written.set_begin(range.begin);
@@ -138,6 +139,7 @@ Result<Frame> get(const v1::Open& in) {
   frame.deadline_ms = in.deadline_ms();
   frame.resumes = in.resumes();
   frame.direct = in.direct();
+  frame.target_rank = in.target_rank();
   for (const v1::ChunkRange& range : in.missing()) frame.missing.push_back({range.begin(), range.end()});
   frame.early_bytes = in.early_bytes();
   frame.early_chunks = in.early_chunks();

@@ -197,6 +197,7 @@ Frame frame(std::size_t kind) {
                 !seldom()};
       std::uint32_t after = 0;
       made.direct = any<bool>();
+      made.target_rank = any<std::uint32_t>();
       made.missing =
           several(kMissingMax, [] { return ChunkRange{any<std::uint32_t>() % 9, seldom() ? 0u : 9u}; });
       for (ChunkRange& range : made.missing) {

@@ -26,6 +26,10 @@ Crew::Crew(net::Loop& loop, const std::string& transport, const std::string& nam
     handoff::AgentOptions options;
     options.name = fmt::format("{}/{}", name, rank);
     options.timings = timings;
+    options.rank = rank;
+    options.on_state = [this](const auto& state) {
+      if (const auto* consumer = std::get_if<handoff::ConsumerState>(&state)) ++entered_[*consumer];
+    };
     options.capacity = {.kv = {.bytes = engine_->usage().kv_bytes_total / ranks, .blocks = 0},
                         .staging_bytes = std::uint64_t{64} << 20};
     auto made = handoff::make_agent(loop, {transport_.get()}, engine_->descriptor(), std::move(options),
@@ -33,6 +37,11 @@ Crew::Crew(net::Loop& loop, const std::string& transport, const std::string& nam
     if (!made.ok()) ADD_FAILURE() << made.error().text();
     agents_.push_back(made.ok() ? *std::move(made) : nullptr);
   }
+}
+
+int Crew::entered(handoff::ConsumerState state) const {
+  const auto found = entered_.find(state);
+  return found == entered_.end() ? 0 : found->second;
 }
 
 bool Crew::is_bare() const {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,6 +16,7 @@
 #include "base/time.h"
 #include "engine/reference/reference.h"
 #include "handoff/agent/agent.h"
+#include "handoff/agent/group.h"
 #include "net/loop.h"
 #include "transport/api/transport.h"
 
@@ -36,6 +38,11 @@ class Crew {
   engine::ReferenceEngine& engine() { return *engine_; }
   std::uint32_t ranks() const { return static_cast<std::uint32_t>(agents_.size()); }
   handoff::Agent& agent(std::uint32_t rank) { return *agents_.at(rank); }
+  handoff::RankAgents agents() const { return {agents_.begin(), agents_.end()}; }
+  // Destroys the rank's agent, as a process that dies does for its peers.
+  void kill(std::uint32_t rank) { agents_.at(rank) = nullptr; }
+  // How often a consumer's handoff of any rank has entered the state.
+  int entered(handoff::ConsumerState state) const;
   // Nothing of any handoff is held any more, by the ranks that live.
   bool is_bare() const;
   std::string holdings() const;  // For messages of tests.
@@ -44,6 +51,7 @@ class Crew {
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<engine::ReferenceEngine> engine_;
   std::vector<std::unique_ptr<MetricsRegistry>> metrics_;
+  std::map<handoff::ConsumerState, int> entered_;
   std::vector<std::shared_ptr<handoff::Agent>> agents_;
 };
 

@@ -38,6 +38,7 @@ struct AgentOptions {
   Limits limits;
   Capacity capacity;
   std::uint32_t staging_slots = 24;  // Per handoff: chunks under way while others are placed.
+  std::uint32_t rank = 0;            // Which of the descriptor's ranks it serves: their agents are a group's.
   // Chunks are packed and placed on a thread beside the loop's. Not where both would share a processor with
   // the peer's and only wake each other.
   bool has_mover_thread = std::thread::hardware_concurrency() > 2;
@@ -80,6 +81,10 @@ struct FetchEvents {
   std::function<void(const SealInfo&, GrantId destination, const Ending&)> owned;
   // Also for kFinished, whose SealInfo carries the tokens; null otherwise.
   std::function<void(const SealInfo* seal, const Ending&)> ended;
+  // A member's. The producer's state has this form; an error ends the fetch before anything is asked for.
+  std::function<Status(const kv::Descriptor& source)> planned = {};
+  // A member's: the state has been read back and may be owned. Repeated until decide() or abandon().
+  std::function<void(const SealInfo&)> verified = {};
 };
 
 struct Fetch {
@@ -89,6 +94,10 @@ struct Fetch {
   std::vector<engine::TokenId> prompt;  // Its chain digest must be the producer's.
   Amount destination;                   // KV memory that the sequence will take here, answer included.
   Instant deadline;
+  // Where either end has several ranks: what this one reads from that rank of the producer, as a member of a
+  // group. It owns when decide() has said so.
+  bool is_member = false;
+  std::uint32_t source_rank = 0;
 };
 
 using FetchId = std::uint64_t;
@@ -128,11 +137,15 @@ class Agent {
   virtual Result<FetchId> fetch(Fetch fetch, FetchEvents events) = 0;
   // ended() still comes, with kCancelled, once the destination is quiet.
   virtual void cancel(FetchId fetch) = 0;
+  // The group's word on a member; unknown ones and repeats are nothing. abandon() ends it like cancel(), but
+  // the producer's reservation lives on.
+  virtual void decide(FetchId member) = 0;
+  virtual void abandon(FetchId member, const Error& why) = 0;
 };
 
 // Transports come in order of preference and outlive the agent; one that this machine doesn't support is left
-// out and logged. The descriptor must validate. Errors: invalid_argument, unavailable (can't listen),
-// unsupported (on none of them).
+// out and logged. The descriptor must validate and have the rank. Errors: invalid_argument, unavailable
+// (can't listen), unsupported (on none of them).
 Result<std::unique_ptr<Agent>> make_agent(net::Loop& loop, std::vector<transport::Transport*> transports,
                                           const kv::Descriptor& descriptor, AgentOptions options,
                                           MetricsRegistry& metrics);

@@ -16,6 +16,8 @@ namespace isthmus::handoff {
 Result<FetchId> Shell::fetch(Fetch fetch, FetchEvents events) {
   if (fetch.endpoints.empty() && !fetch.is_pushed)
     return Error{Code::kInvalidArgument, "a ticket needs the endpoints of its producer"};
+  if (fetch.is_member && (!events.planned || !events.verified))
+    return Error{Code::kInvalidArgument, "a member of a group needs somebody who leads it"};
   if (fetches_.size() >= options_.limits.handoffs_max) {
     return Error{Code::kExhausted, fmt::format("{} fetches are under way", fetches_.size())};
   }
@@ -42,9 +44,26 @@ void Shell::cancel(FetchId fetch) {
     });
     return;
   }
+  stop_unbegun(incoming, {Code::kCancelled, "the request is no longer wanted"});
+}
+
+void Shell::decide(FetchId member) {
+  const auto at = fetches_.find(member);
+  if (at == fetches_.end()) return;
+  consume([&](ConsumerActions& out) { consumer_.decide(at->second->handoff, now(), out); });
+}
+
+void Shell::abandon(FetchId member, const Error& why) {
+  const auto at = fetches_.find(member);
+  if (at == fetches_.end()) return;
+  const std::shared_ptr<Incoming> incoming = at->second;
+  if (!incoming->is_begun) return stop_unbegun(incoming, why);
+  consume([&](ConsumerActions& out) { consumer_.abandon(incoming->handoff, why, now(), out); });
+}
+
+void Shell::stop_unbegun(const std::shared_ptr<Incoming>& incoming, const Error& why) {
   incoming->is_cancelled = true;
-  poster_.post(
-      [this, incoming] { end_unbegun(incoming, {Code::kCancelled, "the request is no longer wanted"}); });
+  poster_.post([this, incoming, why] { end_unbegun(incoming, why); });
 }
 
 void Shell::free_memory(GrantId grant) {
@@ -110,7 +129,8 @@ void Shell::begin(const std::shared_ptr<Incoming>& incoming, SessionId session) 
               .policy = options_.policy,
               .deadline = incoming->fetch.deadline,
               .destination = incoming->fetch.destination,
-              .tag = incoming->id};
+              .tag = incoming->id,
+              .is_member = incoming->fetch.is_member};
   Result<wire::HandoffId> handoff = Error{Code::kInternal, "not asked"};
   consume([&](ConsumerActions& out) {
     handoff = consumer_.begin(std::move(begin), now(), out);
@@ -180,8 +200,13 @@ Result<std::shared_ptr<const transform::Plan>> Shell::incoming_plan(const MakePl
   const auto incoming = find(action.handoff);
   if (!incoming) return Error{Code::kAborted, "the fetch is over"};
   if (incoming->plan) return incoming->plan;
-  ISTHMUS_TRY(auto plan, made_plan(action, false));
-  ISTHMUS_TRY(transform::Placer placer, transform::Placer::make(plan, descriptor_));
+  ISTHMUS_TRY(const kv::Descriptor* source, descriptor_of_peer(action.source));
+  if (!incoming->fetch.is_member && (transform::is_split(*source) || transform::is_split(descriptor_)))
+    return Error{Code::kIncompatible, "a state on several ranks is for a group of them, not for one alone"};
+  if (incoming->fetch.is_member) ISTHMUS_TRY(incoming->events.planned(*source));
+  ISTHMUS_TRY(auto plan,
+              made_plan(action, *source, descriptor_, {incoming->fetch.source_rank, options_.rank}));
+  ISTHMUS_TRY(transform::Placer placer, transform::Placer::make(plan, descriptor_, options_.rank));
   incoming->plan = plan;
   incoming->wire = one_line(plan->wire());
   incoming->moved = meters_.bytes("consumer", incoming->wire);
@@ -287,8 +312,8 @@ Result<transport::Pieces> Shell::judge(ChannelId channel, const transport::Incom
   // binding that is refused is for placing to tell.
   transport::Pieces pieces;
   const transform::Chunk chunk = incoming->plan->chunk(judgement.index);
-  const Result<bool> is_shown =
-      incoming->in_place.show(incoming->plan, descriptor_, chunk, incoming->destination[chunk.group], pieces);
+  const Result<bool> is_shown = incoming->in_place.show(incoming->plan, descriptor_, options_.rank, chunk,
+                                                        incoming->destination[chunk.group], pieces);
   landed.is_in_place = is_shown.ok() && *is_shown;
   if (landed.is_in_place) return pieces;
   return transport::Pieces{
@@ -426,6 +451,10 @@ void Shell::act(const NeedSession& action) {
   incoming->next_way = 0;
   incoming->refused.clear();
   poster_.post([this, incoming] { dial(incoming); });
+}
+
+void Shell::act(const Verified& action) {
+  if (const auto incoming = find(action.handoff)) incoming->events.verified(action.seal);
 }
 
 void Shell::act(Own& action) {

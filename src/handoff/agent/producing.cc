@@ -135,7 +135,8 @@ void Shell::carry_out(ProducerAction& action) {
 }
 
 Result<std::shared_ptr<const transform::Plan>> Shell::outgoing_plan(const MakePlan& action) {
-  ISTHMUS_TRY(auto plan, made_plan(action, true));
+  ISTHMUS_TRY(const kv::Descriptor* target, descriptor_of_peer(action.target));
+  ISTHMUS_TRY(auto plan, made_plan(action, descriptor_, *target, {options_.rank, action.target_rank}));
   auto outgoing = std::make_shared<Outgoing>(Outgoing{plan, {}, {}, one_line(plan->wire()), {}, 0, {}});
   outgoing->moved = meters_.bytes("producer", outgoing->wire);
   poster_.post([this, outgoing] { (void)make_packer(*outgoing); });  // While PLAN is under way.
@@ -145,7 +146,7 @@ Result<std::shared_ptr<const transform::Plan>> Shell::outgoing_plan(const MakePl
 
 Status Shell::make_packer(Outgoing& outgoing) const {
   if (outgoing.packer) return ok_status();
-  ISTHMUS_TRY(outgoing.packer, transform::Packer::make(outgoing.plan, descriptor_));
+  ISTHMUS_TRY(outgoing.packer, transform::Packer::make(outgoing.plan, descriptor_, options_.rank));
   return ok_status();
 }
 
@@ -247,7 +248,7 @@ Status Shell::take_body(Packing& packing, const transform::Chunk& chunk) {
   Outgoing& outgoing = *packing.outgoing;
   if (channel.gathers()) {
     ISTHMUS_TRY(const bool is_shown,
-                outgoing.in_place.show(outgoing.plan, descriptor_, chunk,
+                outgoing.in_place.show(outgoing.plan, descriptor_, options_.rank, chunk,
                                        packing.memory->bindings()[chunk.group], packing.runs));
     if (is_shown) return ok_status();
   }

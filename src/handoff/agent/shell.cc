@@ -33,7 +33,8 @@ ConsumerOptions consumer_options(const AgentOptions& options, const kv::Descript
           .descriptors = {descriptor},
           .slots = options.staging_slots,
           .timings = options.timings,
-          .limits = options.limits};
+          .limits = options.limits,
+          .rank = options.rank};
 }
 
 }  // namespace
@@ -178,27 +179,33 @@ void Shell::make_plan(const MakePlan& action, bool is_producer) {
   answer(is_producer ? outgoing_plan(action) : incoming_plan(action));
 }
 
-// The plan of either core: the peer's descriptors come from its HELLO.
-Result<std::shared_ptr<const transform::Plan>> Shell::made_plan(const MakePlan& action,
-                                                                bool is_producer) const {
-  const kv::Descriptor* theirs = nullptr;
+Result<const kv::Descriptor*> Shell::descriptor_of_peer(Digest128 digest) const {
   for (const auto& [session, peer] : peers_) {
-    if (theirs == nullptr) theirs = peer.descriptors.find(is_producer ? action.target : action.source);
+    if (const kv::Descriptor* found = peer.descriptors.find(digest)) return found;
   }
-  if (theirs == nullptr) return Error{Code::kNotFound, "the peer's descriptor is gone with its session"};
-  const kv::Descriptor& source = is_producer ? descriptor_ : *theirs;
-  const kv::Descriptor& target = is_producer ? *theirs : descriptor_;
+  return Error{Code::kNotFound, "the peer's descriptor is gone with its session"};
+}
+
+Result<std::shared_ptr<const transform::Plan>> Shell::made_plan(const MakePlan& action,
+                                                                const kv::Descriptor& source,
+                                                                const kv::Descriptor& target,
+                                                                const transform::Route& route) {
   ISTHMUS_TRY(transform::Plan made,
-              transform::Plan::make(source, target, action.verdict, action.tokens,
-                                    transform::EndDigests{action.source, action.target}));
+              transform::Plan::make_member(source, target, action.verdict, action.tokens, route,
+                                           transform::EndDigests{action.source, action.target}));
+  if (made.chunk_count() == 0) {
+    return Error{Code::kIncompatible, fmt::format("nothing of the state goes from rank {} to rank {}",
+                                                  route.source_rank, route.target_rank)};
+  }
   return std::make_shared<const transform::Plan>(std::move(made));
 }
 
 Result<bool> Shell::InPlace::show(const std::shared_ptr<const transform::Plan>& plan,
-                                  const kv::Descriptor& descriptor, const transform::Chunk& chunk,
-                                  const kv::Binding& binding, transform::BodyRuns& runs) {
+                                  const kv::Descriptor& descriptor, std::uint32_t rank,
+                                  const transform::Chunk& chunk, const kv::Binding& binding,
+                                  transform::BodyRuns& runs) {
   if (!shown) {
-    ISTHMUS_TRY(shown, transform::InPlace::make(plan, descriptor));
+    ISTHMUS_TRY(shown, transform::InPlace::make(plan, descriptor, rank));
   }
   Result<bool> is_shown = shown->runs(chunk, binding, pads, runs);
   if (!is_shown.ok() || !*is_shown) {
@@ -206,7 +213,7 @@ Result<bool> Shell::InPlace::show(const std::shared_ptr<const transform::Plan>& 
     return is_shown;
   }
   if (!read) {
-    ISTHMUS_TRY(read, transform::InPlace::make(plan, descriptor));
+    ISTHMUS_TRY(read, transform::InPlace::make(plan, descriptor, rank));
   }
   return true;
 }
@@ -235,6 +242,8 @@ Result<std::unique_ptr<Agent>> make_agent(net::Loop& loop, std::vector<transport
                                           const kv::Descriptor& descriptor, AgentOptions options,
                                           MetricsRegistry& metrics) {
   ISTHMUS_TRY(descriptor.validate());
+  if (!transform::has_rank(descriptor, options.rank))
+    return Error{Code::kInvalidArgument, fmt::format("the descriptor has no rank {}", options.rank)};
   auto shell = std::make_unique<Shell>(loop, std::move(transports), descriptor, std::move(options), metrics);
   ISTHMUS_TRY(shell->start());
   return std::unique_ptr<Agent>(std::move(shell));

@@ -61,6 +61,8 @@ class Shell final : public Agent {
   void reach(const std::vector<std::string>& endpoints) override;
   Result<FetchId> fetch(Fetch fetch, FetchEvents events) override;
   void cancel(FetchId fetch) override;
+  void decide(FetchId member) override;
+  void abandon(FetchId member, const Error& why) override;
 
  private:
   // Chunks that aren't packed or placed, as they lie in this end's memory.
@@ -70,7 +72,8 @@ class Shell final : public Agent {
     std::array<std::byte, transform::kSectionAlign> pads{};
     // As transform::InPlace::runs(); false leaves `runs` empty.
     Result<bool> show(const std::shared_ptr<const transform::Plan>& plan, const kv::Descriptor& descriptor,
-                      const transform::Chunk& chunk, const kv::Binding& binding, transform::BodyRuns& runs);
+                      std::uint32_t rank, const transform::Chunk& chunk, const kv::Binding& binding,
+                      transform::BodyRuns& runs);
   };
 
   // Processor time of the mover's stages.
@@ -182,7 +185,12 @@ class Shell final : public Agent {
   void act(SendFrame& action);
   void act(RevokeChannel& action);
   void make_plan(const MakePlan& action, bool is_producer);
-  Result<std::shared_ptr<const transform::Plan>> made_plan(const MakePlan& action, bool is_producer) const;
+  // The other end's descriptor, out of its HELLO.
+  Result<const kv::Descriptor*> descriptor_of_peer(Digest128 digest) const;
+  static Result<std::shared_ptr<const transform::Plan>> made_plan(const MakePlan& action,
+                                                                  const kv::Descriptor& source,
+                                                                  const kv::Descriptor& target,
+                                                                  const transform::Route& route);
   Result<std::shared_ptr<const transform::Plan>> outgoing_plan(const MakePlan& action);
   Status make_packer(Outgoing& outgoing) const;
   Result<std::shared_ptr<const transform::Plan>> incoming_plan(const MakePlan& action);
@@ -215,7 +223,7 @@ class Shell final : public Agent {
   void act(const TakeEarly& action);
   void give_early(Incoming& incoming);
   void act(const NeedSession& action);
-  void act(const Verified&) {}  // No fetch of this shell is a member of a group.
+  void act(const Verified& action);
   void act(Own& action);
   void act(const ReleaseStaging& action);
   void act(const ReleaseDestination& action);
@@ -227,6 +235,7 @@ class Shell final : public Agent {
   void begin(const std::shared_ptr<Incoming>& incoming, SessionId session);
   void plan_ahead(const Incoming& incoming);
   void end_unbegun(const std::shared_ptr<Incoming>& incoming, const Error& why);
+  void stop_unbegun(const std::shared_ptr<Incoming>& incoming, const Error& why);
   void destination_ready(const std::shared_ptr<Incoming>& incoming, std::uint32_t attempt,
                          Result<std::vector<kv::Binding>> bindings);
   Status check_destination(const std::vector<kv::Binding>& bindings) const;

@@ -120,6 +120,7 @@ void ConsumerCore::send_open(Entry& entry, Instant now, ConsumerActions& out) {
   open.roundings_max = entry.begin.policy.roundings_max;
   open.deadline_ms = wire::to_ms(entry.begin.deadline - now);
   open.direct = entry.begin.is_direct;
+  open.target_rank = options_.rank;
   open.resumes = entry.placed_count > 0;
   if (open.resumes) open.missing = missing_of(entry);
   allow_early(entry, open);

@@ -42,8 +42,7 @@ struct ReserveCapacity {
   std::uint64_t slot_bytes = 0;
 };
 
-// A chunk lies whole in its slot: check its body, place it, then chunk_placed(). The slot and the destination
-// stay as they are until then.
+// A chunk lies whole in its slot, which stays as it is until chunk_placed(): check its body, place it.
 struct PlaceChunk {
   wire::HandoffId handoff;
   std::uint32_t attempt = 0;
@@ -73,11 +72,12 @@ struct TakeEarly {
   std::uint32_t attempt = 0;
 };
 
-// A member of a group has read its state back: tell the group's lead, then decide() or abandon().
+// A member has read its state back: tell the group's lead, then decide() or abandon(); repeated until then.
 struct Verified {
   wire::HandoffId handoff;
   std::uint32_t attempt = 0;
   std::uint64_t tag = 0;
+  SealInfo seal;
 };
 
 // The state is the engine's. `destination` is its grant in the ledger, active now: the engine's owner
@@ -138,6 +138,7 @@ struct ConsumerOptions {
   std::uint32_t slots = 8;    // Staging slots a handoff asks for: in flight at once.
   Timings timings;
   Limits limits;
+  std::uint32_t rank = 0;  // Of the descriptors' ranks, this agent's.
 };
 
 struct Begin {
@@ -177,8 +178,7 @@ class ConsumerCore {
   // invalid_argument (range, unknown target), unavailable (no such session, or no data channel), exhausted
   // (handoffs or quarantine full), deadline_exceeded.
   Result<wire::HandoffId> begin(Begin begin, Instant now, ConsumerActions& out);
-  // Not wanted any more. The terminal event follows when the destination is quiet. After owning it is
-  // nothing.
+  // Not wanted any more; nothing after owning. The terminal event follows when the destination is quiet.
   void cancel(const wire::HandoffId& handoff, Error why, Instant now, ConsumerActions& out);
 
   // exhausted: close the session. A new incarnation of a known name ends the handoffs with the old one.
@@ -319,7 +319,7 @@ class ConsumerCore {
   void on_renewed(SessionId session, const wire::Renewed& renewed, Instant now, ConsumerActions& out);
   void agree(Entry& entry, Instant now, ConsumerActions& out);
   Status check_plan(const Entry& entry, const wire::Plan& plan) const;
-  static MakePlan plan_of(const Entry& entry);
+  MakePlan plan_of(const Entry& entry) const;
   Status check_seal(const Entry& entry, const wire::Seal& seal) const;
   // Progress.
   Result<Entry> check_begin(Begin begin, Instant now);
@@ -369,8 +369,8 @@ class ConsumerCore {
   void meet(const Entry* entry, ConsumerEvent event) const;  // Null: over.
   void move(Entry& entry, ConsumerState to, std::string_view cause, Instant state_end);
   void arm(Entry& entry);
-  SessionId session_of(
-      const Entry& entry) const;  // The handoff's, or another of that producer's life; 0: none.
+  // The handoff's, or another of that producer's life; 0: none.
+  SessionId session_of(const Entry& entry) const;
   void send(const Entry& entry, wire::Frame frame, ConsumerActions& out) const;
 
   struct Landing {

@@ -15,7 +15,7 @@ void ConsumerCore::confirm(Entry& entry, Instant now, ConsumerActions& out) {
 // last read would say nothing about it.
 void ConsumerCore::ask_again(Entry& entry, Instant now, ConsumerActions& out) {
   if (entry.begin.is_member && !entry.is_decided)
-    out.push_back(Verified{entry.address.handoff, entry.address.attempt, entry.begin.tag});
+    out.push_back(Verified{entry.address.handoff, entry.address.attempt, entry.begin.tag, *entry.seal});
   if (entry.begin.is_direct && !entry.is_valid)
     send(entry, wire::Valid{entry.address, ++entry.valid_number}, out);
   entry.resend_at = now + options_.timings.resend_interval;

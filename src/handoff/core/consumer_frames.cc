@@ -148,9 +148,14 @@ void ConsumerCore::on_plan(Entry& entry, const wire::Plan& plan, Instant now, Co
   out.push_back(plan_of(entry));
 }
 
-MakePlan ConsumerCore::plan_of(const Entry& entry) {
-  return {entry.address.handoff, entry.address.attempt, entry.source,
-          entry.begin.target,    entry.verdict,         entry.begin.wanted};
+MakePlan ConsumerCore::plan_of(const Entry& entry) const {
+  return {.handoff = entry.address.handoff,
+          .attempt = entry.address.attempt,
+          .source = entry.source,
+          .target = entry.begin.target,
+          .verdict = entry.verdict,
+          .tokens = entry.begin.wanted,
+          .target_rank = options_.rank};
 }
 
 std::optional<MakePlan> ConsumerCore::coming_plan(const wire::HandoffId& handoff) const {

@@ -61,7 +61,7 @@ void GroupCore::owned(GroupId id, std::uint32_t rank, Instant now, GroupActions&
 void GroupCore::failed(GroupId id, std::uint32_t rank, Error why, GroupActions& out) {
   const Group* group = find(id, rank);
   if (group == nullptr) return;
-  why.detail = clip(fmt::format("rank {}: {}", rank, why.detail));
+  why.detail = clip(fmt::format("member {}: {}", rank, why.detail));
   fail(id, terminal_kind(why.code), why, out);
 }
 

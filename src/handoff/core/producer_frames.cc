@@ -272,7 +272,7 @@ void ProducerCore::take_slot(Entry& entry, SessionId session, const wire::Open& 
   entry.state_end = now + options_.timings.plan_max;
   arm(entry);
   out.push_back(MakePlan{attempt.handoff, attempt.number, entry.spec.source, open.target, std::move(verdict),
-                         open.wanted});
+                         open.wanted, open.target_rank});
 }
 
 void ProducerCore::reject(SessionId session, const wire::Open& open, const Id128& reservation,

@@ -69,9 +69,10 @@ void ProducerCore::resume(Entry& entry, SessionId session, const wire::Open& ope
     }
     entry.state_end = now + options_.timings.plan_max;
     arm(entry);
-    out.push_back(MakePlan{
-        attempt.handoff, attempt.number, entry.spec.source, open.target,
-        verdicts_.of({*source, entry.spec.source}, {*target, open.target}, entry.spec.policy), open.wanted});
+    out.push_back(
+        MakePlan{attempt.handoff, attempt.number, entry.spec.source, open.target,
+                 verdicts_.of({*source, entry.spec.source}, {*target, open.target}, entry.spec.policy),
+                 open.wanted, open.target_rank});
     return;
   }
   const ChunkSet missing(open.missing);

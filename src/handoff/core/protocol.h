@@ -174,6 +174,7 @@ struct MakePlan {
   Digest128 source, target;
   kv::Verdict verdict;
   kv::TokenRange tokens;
+  std::uint32_t target_rank = 0;  // The consumer's.
 };
 
 // Channel::revoke() at once, before the next action; for a channel that is gone already this is nothing.
