@@ -41,11 +41,17 @@ void World::join_group(std::size_t index) {
   });
 }
 
+// A lead's next life numbers its groups anew: a word about one of its past life is of none.
+bool World::leads(std::size_t lead, const std::shared_ptr<GroupRun>& run) const {
+  const auto found = agents_[lead]->groups.find(run->id);
+  return found != agents_[lead]->groups.end() && found->second == run;
+}
+
 // A message to the lead: late, lost or repeated as control frames are.
 void World::tell_lead(const std::shared_ptr<GroupRun>& run,
                       std::function<void(GroupCore&, GroupActions&)> event) {
   const std::size_t lead = run->lead;
-  if (!agents_[lead]->alive || agents_[lead]->groups.count(run->id) == 0) return;
+  if (!agents_[lead]->alive || !leads(lead, run)) return;
   const int copies = (chance(faults_.control_lost) ? 0 : 1) + (chance(faults_.control_repeated) ? 1 : 0);
   for (int i = 0; i < copies; ++i) {
     at(lead, ms(1, 5), [this, lead, event] {
@@ -59,7 +65,7 @@ void World::tell_lead(const std::shared_ptr<GroupRun>& run,
 // Repeated by whoever sees that the rank is gone, so that it isn't lost.
 void World::rank_failed(const std::shared_ptr<GroupRun>& run, std::uint32_t rank) {
   const std::size_t lead = run->lead;
-  if (!agents_[lead]->alive) return;
+  if (!agents_[lead]->alive || !leads(lead, run)) return;
   at(lead, ms(1, 200), [this, lead, run, rank] {
     GroupActions out;
     agents_[lead]->group->failed(run->id, rank, Error{Code::kUnavailable, "its handoff has ended"}, out);

@@ -141,7 +141,8 @@ void World::chunk_message(const std::shared_ptr<Link>& link, std::size_t produce
       chunk_header(facts, {send.chunk.handoff, send.chunk.attempt, send.chunk.generation}, send.chunk.index,
                    send.slot, value);
   const std::uint32_t number = send.channel.number;
-  auto flight = std::make_shared<Flight>(Flight{link, number});
+  auto flight = std::make_shared<Flight>(Flight{.link = link, .channel = number});
+  flight->attempt = send.chunk.attempt;
   flying_[send.chunk.handoff].push_back(flight);
   send_message(link, number, *wire::decode_chunk_header(*wire::encode_chunk_header(header)), value,
                std::move(flight));
@@ -243,6 +244,7 @@ void World::give_early(std::size_t index, Memory& memory) {
 void World::take_early(std::size_t index, const TakeEarly& take) {
   Memory& memory = *agents_[index]->memory.at(take.handoff.sequence);
   memory.early_taken = take.attempt;
+  memory.opened.insert(take.attempt);
   give_early(index, memory);
   ConsumerActions out;
   agents_[index]->consumer->early_given(take.handoff, take.attempt, clock(index), out);
@@ -254,6 +256,11 @@ void World::act(std::size_t index, ConsumerActions actions) {
     if (!agents_[index]->alive) return;
     Agent& agent = *agents_[index];
     agent.witness->sees(action);
+    if (const auto* send = std::get_if<SendFrame>(&action)) {
+      const auto* credit = std::get_if<wire::Credit>(&send->frame);
+      if (credit != nullptr)
+        agent.memory.at(credit->address.handoff.sequence)->opened.insert(credit->address.attempt);
+    }
     if (act_alike<ConsumerActions>(index, action)) continue;
     if (const auto* reserve = std::get_if<ReserveCapacity>(&action)) {
       this->reserve(index, *reserve);

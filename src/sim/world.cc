@@ -88,14 +88,16 @@ void World::check_seal(std::size_t index, const wire::Seal& seal) {
 // Nothing sent for the handoff may arrive any more.
 void World::check_quiet(const wire::HandoffId& handoff, std::string_view what) {
   if (requests_[requests_of_.at(handoff)]->lied) return;
-  for (const auto& agent : agents_) {  // The fence may have been a lie.
+  std::set<std::uint32_t> opened;
+  for (const auto& agent : agents_) {
     const auto memory = agent->memory.find(handoff.sequence);
-    if (agent->incarnation == handoff.consumer && memory != agent->memory.end() && memory->second->lied)
-      return;
+    if (agent->incarnation != handoff.consumer || memory == agent->memory.end()) continue;
+    if (memory->second->lied) return;  // The fence may have been a lie.
+    opened = memory->second->opened;
   }
   for (const std::weak_ptr<Flight>& weak : flying_[handoff]) {
     const auto flight = weak.lock();
-    if (flight && flight->link->channels.contains(flight->channel))
+    if (flight && opened.contains(flight->attempt) && flight->link->channels.contains(flight->channel))
       violation(fmt::format("{} while a chunk of it is on its way", what));
   }
   flying_.erase(handoff);

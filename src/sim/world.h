@@ -110,6 +110,7 @@ class World {
   // Groups of ranks.
   void join_group(std::size_t request);
   void tell_lead(const std::shared_ptr<GroupRun>& run, std::function<void(GroupCore&, GroupActions&)> event);
+  bool leads(std::size_t agent, const std::shared_ptr<GroupRun>& run) const;
   void rank_failed(const std::shared_ptr<GroupRun>& run, std::uint32_t rank);
   void act(std::size_t lead, GroupActions actions);
   void read_directly(std::size_t agent, const Verify& verify, std::uint32_t chunk);

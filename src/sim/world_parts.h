@@ -87,8 +87,9 @@ struct World::Memory {
     wire::ChunkHeader header;
     std::uint64_t value = 0;
   };
-  std::vector<Early> early;       // Chunks that came before there were slots.
-  std::uint32_t early_taken = 0;  // The attempt whose early chunks have slots.
+  std::set<std::uint32_t> opened;  // Attempts whose chunks may land here.
+  std::vector<Early> early;        // Chunks that came before there were slots.
+  std::uint32_t early_taken = 0;   // The attempt whose early chunks have slots.
   bool destination_released = false, staging_released = false, owned = false;
   bool direct = false;
   std::shared_ptr<GroupRun> group;  // Null: none.
@@ -119,6 +120,7 @@ struct World::Flight {
   std::uint64_t sequence = 0;
   std::uint32_t slot = 0;
   std::optional<wire::ChunkHeader> early = {};  // It waits for a slot.
+  std::uint32_t attempt = 0;
 };
 
 }  // namespace isthmus::handoff::sim

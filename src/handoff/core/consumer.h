@@ -339,7 +339,6 @@ class ConsumerCore {
   void send_done(Entry& entry, Instant now, ConsumerActions& out);
   void allow_early(Entry& entry, wire::Open& open);
   void drop_early(Entry& entry);
-  void watch_early(Entry& entry);
   static bool may_come_early(const Entry& entry, const wire::Address& address);
   Result<Judgement> judge_early(Entry& entry, ChannelId channel, const wire::ChunkHeader& header);
   void take_early(Entry& entry, Instant now, ConsumerActions& out);

@@ -35,16 +35,6 @@ void ConsumerCore::drop_early(Entry& entry) {
   --early_;
 }
 
-// Memory is there by now, or soon: it isn't free before what may come early can't come any more.
-void ConsumerCore::watch_early(Entry& entry) {
-  if (!may_come_early(entry, entry.address) || !entry.memory_reserved) return;
-  for (const std::uint32_t number : entry.channels) {
-    const ChannelId channel{entry.begin.session, number};
-    const bool is_fenced = std::ranges::find(entry.early->fenced, channel) != entry.early->fenced.end();
-    if (channels_.contains(channel) && !is_fenced) entry.unquiet.insert(channel);
-  }
-}
-
 bool ConsumerCore::may_come_early(const Entry& entry, const wire::Address& address) {
   const bool waits = entry.state == ConsumerState::kOpening || entry.state == ConsumerState::kPromised ||
                      entry.state == ConsumerState::kPlanning || entry.state == ConsumerState::kReserving;

@@ -43,7 +43,6 @@ void ConsumerCore::end(Entry& entry, TerminalKind kind, Status why, Tell tell, I
   if (tell == Tell::kAbort) send(entry, wire::Abort{entry.address, why.code(), detail, entry.channels}, out);
   if (tell == Tell::kCancel) send(entry, wire::Cancel{entry.address, detail, entry.channels}, out);
   if (tell == Tell::kDone) send(entry, wire::Done{entry.address}, out);
-  watch_early(entry);
   drop_early(entry);
   entry.end_kind = kind;
   entry.end_why = std::move(why);

@@ -20,7 +20,6 @@ void ConsumerCore::lose(Entry& entry, Error why, Instant now, ConsumerActions& o
   for (Slot& slot : entry.slots) {
     if (slot.use == SlotUse::kGranted) slot.use = SlotUse::kFree;
   }
-  watch_early(entry);
   drop_early(entry);
   entry.seal.reset();
   entry.busy = entry.session_asked = false;
