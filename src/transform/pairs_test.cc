@@ -163,8 +163,9 @@ Result<Built> build(const Case& one) {
   const kv::TokenRange tokens = tokens_of(one);
   if (const std::uint64_t whole = whole_groups_from(*source, *target, tokens.begin); whole != tokens.begin) {
     EXPECT_EQ(Plan::make(*source, *target, verdict, tokens).code(), Code::kInvalidArgument);
-    return invalid(fmt::format("{} > {}: tokens from {} on begin inside a group of scales, from {} on don't",
-                               from.name, to.name, tokens.begin, whole));
+    return invalid(
+        fmt::format("tokens from {} on begin inside a group that shares scales, those from {} on don't",
+                    tokens.begin, whole));
   }
   return Built{*std::move(source), *std::move(target), std::move(verdict)};
 }
