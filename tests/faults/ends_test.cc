@@ -303,6 +303,27 @@ TEST(Ends, ALinkThatBreaksAnywhereEndsInTheRightAnswer) {
   }
 }
 
+// Connections break one after the other: what is dialed on a session that is dying fails with it, and that
+// isn't the producer's end.
+TEST(Ends, ASessionThatBreaksWhileItGetsAnotherChannelIsMadeAnew) {
+  Duo duo;
+  TcpRelay relay(duo.loop(), *net::Endpoint::parse(duo.p().agent));
+  bool is_cut = false, is_broken = false;
+  relay.set_judge([&](RelayedFrame& frame) {
+    if (frame.type == FrameType::kData && !std::exchange(is_cut, true)) return Passage::kCut;
+    if (frame.connection != 2 || std::exchange(is_broken, true)) return Passage::kForward;
+    duo.loop().post([&] { relay.cut(); });
+    return Passage::kHold;
+  });
+  const std::string prompt = prompt_of(600);
+  const auto asking = duo.ask_decode(prompt, through(relay, duo.prefill(prompt)), kTokens);
+  const Answer& answer = duo.finish(*asking);
+  EXPECT_TRUE(is_broken);
+  EXPECT_EQ(answer.text(), support::fake_answer(prompt, kTokens)) << answer.body;
+  EXPECT_THAT(answer.route(), StartsWith("handoff")) << answer.body;
+  EXPECT_TRUE(duo.settled()) << Duo::holdings(duo.p()) << Duo::holdings(duo.d());
+}
+
 TEST(Ends, ALinkThatBreaksBeforeSealIsMadeAnewAndWhatHasComeStays) {
   Duo duo;
   TcpRelay relay(duo.loop(), *net::Endpoint::parse(duo.p().agent));

@@ -190,7 +190,7 @@ void Links::connect(const Way& way, const std::string& expected,
       return done(Error{Code::kUnavailable, fmt::format("agent at {} is {}, not {}", way.endpoint,
                                                         link.session->peer().name, expected)});
     }
-    link.waiting.push_back(std::move(done));
+    link.waiting.push_back({expected, link.is_up, std::move(done)});
     if (!link.is_up) return;
     if (!link.data.empty()) return ready(link);
     if (link.binding.empty() && !link.dialing) dial_data(link);
@@ -201,7 +201,7 @@ void Links::connect(const Way& way, const std::string& expected,
   link.id = next_id_++;
   link.way = way;
   link.transport = way.transport->name();
-  link.waiting.push_back(std::move(done));
+  link.waiting.push_back({expected, false, std::move(done)});
   links_[link.id] = std::move(made);
   dialed_[way.endpoint] = link.id;
   link.dialing = way.transport->connect(
@@ -390,7 +390,8 @@ void Links::revoke(ChannelId channel) {
 
 void Links::ready(Link& link) {
   const SessionId id = link.id;
-  std::vector<std::function<void(Result<SessionId>)>> told = std::exchange(link.waiting, {});
+  std::vector<std::function<void(Result<SessionId>)>> told;
+  for (Waiting& waiting : std::exchange(link.waiting, {})) told.push_back(std::move(waiting.done));
   const std::string name = link.session->peer().name;
   for (auto at = awaited_.begin(); at != awaited_.end();) {
     if (at->second.name == name) told.push_back(std::move(at->second.done));
@@ -428,7 +429,14 @@ void Links::close(SessionId session, const Status& why) {
   for (auto& [number, channel] : link->data) channel->revoke();
   for (const auto& [number, channel] : link->data) events_.channel_down({session, number}, error);
   if (link->is_up) events_.session_down(session);
-  for (auto& done : std::exchange(link->waiting, {})) done(error);
+  for (Waiting& waiting : std::exchange(link->waiting, {})) {
+    // One that lost its data channel may have been dying: that says nothing of a new session, dialed once.
+    if (waiting.has_joined) {
+      connect(link->way, waiting.expected, std::move(waiting.done));
+    } else {
+      waiting.done(error);
+    }
+  }
   loop_.post([link] {});  // Its channels' and timers' callbacks may be running.
 }
 

@@ -89,6 +89,12 @@ class Links {
     std::unique_ptr<transport::Channel> channel;
     wire::DataHello hello;
   };
+  // Who wants a session with a data channel.
+  struct Waiting {
+    std::string expected;
+    bool has_joined = false;  // A session that was up before.
+    std::function<void(Result<SessionId>)> done;
+  };
   struct Link {
     SessionId id = 0;
     Way way;  // Dialed; no transport if accepted.
@@ -103,7 +109,7 @@ class Links {
     std::vector<Early> early;  // Their DATA_HELLO overtook the dialer's proof.
     std::uint32_t next_number = 1;
     bool is_up = false;  // session_up() has been told.
-    std::vector<std::function<void(Result<SessionId>)>> waiting;
+    std::vector<Waiting> waiting;
   };
   // An accepted channel whose first frame hasn't come.
   struct Unbound {
