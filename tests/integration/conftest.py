@@ -8,6 +8,7 @@ import re
 import secrets
 import signal
 import subprocess
+import sys
 import threading
 import time
 
@@ -15,6 +16,10 @@ import pytest
 import requests
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests" / "matrix"))
+
+from relay import FrameRelay, HttpRelay, Wires  # noqa: E402
+
 PROGRAM = pathlib.Path(os.environ.get("ISTHMUS_PROGRAM", ROOT / "build" / "release" / "isthmus"))
 MODEL = pathlib.Path(
     os.environ.get("ISTHMUS_TEST_MODEL")
@@ -133,7 +138,7 @@ class Server(Process):
 
 
 class Fleet:
-    """A prefill worker, a decode worker and a router, each a process of its own."""
+    """A prefill worker, decode workers and a router, each a process of its own."""
 
     def __init__(
         self,
@@ -145,6 +150,8 @@ class Fleet:
         decode_options=(),
         on_failure="recompute",
         dialer="decode",
+        decoders=1,
+        is_wired=False,  # The agents meet over `wires`.
     ):
         self.own = own
         self.folder = folder
@@ -154,14 +161,32 @@ class Fleet:
         self.dialer = dialer
         self.write([])
         self.prefill = self.worker("p1", *prefill.split(":"), "prefill", prefill_options)
-        self.decode = self.worker("d1", *decode.split(":"), "decode", decode_options)
+        self.decoders = [
+            self.worker(f"d{i + 1}", *decode.split(":"), "decode", decode_options) for i in range(decoders)
+        ]
+        self.decode = self.decoders[0]
         self.prefill.start()
-        self.decode.start()
-        self.write([("p1", "prefill", self.prefill.url), ("d1", "decode", self.decode.url)])
+        workers = [("p1", "prefill", self.lay_wires() if is_wired else self.prefill.url)]
+        for i, worker in enumerate(self.decoders):
+            workers.append((f"d{i + 1}", "decode", worker.start().url))
+        self.write(workers)
         self.router = own(
             Server(["router", "--fleet", self.file, "--listen", "127.0.0.1:0", "--health-interval", 200])
         ).start()
         self.wait_ready()
+
+    def lay_wires(self):
+        """Relays before the prefill worker; its URL through one of them."""
+        self.wires, told = Wires(), {}
+        for endpoint in self.prefill.agent.split(","):
+            transport, address = endpoint.split("://")
+            self.wires.relays[transport] = FrameRelay(address)
+            told[address] = self.wires.relays[transport].address
+        front = HttpRelay(self.prefill.url.removeprefix("http://"))
+        front.told = told
+        for relay in (self.wires, front):
+            self.own(relay)
+        return "http://" + front.address
 
     def write(self, workers):
         lines = [
