@@ -57,6 +57,7 @@ void Service::handle(const std::shared_ptr<http::Exchange>& exchange) {
   if (is_post && request.path == "/v1/completions") return handle_completion(exchange, Api::kCompletions);
   if (is_post && request.path == "/v1/chat/completions") return handle_completion(exchange, Api::kChat);
   if (is_post && request.path == "/isthmus/cancel") return handle_cancel(*exchange);
+  if (is_post && request.path == "/isthmus/supersede") return handle_supersede(*exchange);
   if (is_post && request.path == "/isthmus/reach") return handle_reach(*exchange);
   if (is_get && request.path == "/v1/models") return exchange->send(models());
   if (is_get && request.path == "/health")
@@ -239,18 +240,22 @@ void Service::start_prefill(const std::shared_ptr<http::Exchange>& exchange, Pre
                            .deadline = prepared.deadline});
     if (prefill->job == 0)
       return refuse(*exchange, {Code::kExhausted, "too many requests are in this worker; retry later"});
-    transfer = json::object({{"do_remote_prefill", true},
-                             {"do_remote_decode", false},
-                             {"isthmus_ticket", offered->ticket},
-                             {"isthmus_endpoints", endpoints()},
-                             {"remote_engine_id", agent_.incarnation().hex()},
-                             {"remote_num_tokens", prepared.prompt.size()}});
+    transfer = transfer_of(offered->ticket, prepared.prompt.size());
   }
   http::Response response{
       .status = 200,
       .headers = {{"Content-Type", "application/json"}, {"X-Request-Id", prepared.request_id}},
       .body = writer_of(prepared).whole("", std::nullopt, usage, std::move(transfer))};
   exchange->send(std::move(response));
+}
+
+json::Value Service::transfer_of(const std::string& ticket, std::uint64_t prompt_tokens) const {
+  return json::object({{"do_remote_prefill", true},
+                       {"do_remote_decode", false},
+                       {"isthmus_ticket", ticket},
+                       {"isthmus_endpoints", endpoints()},
+                       {"remote_engine_id", agent_.incarnation().hex()},
+                       {"remote_num_tokens", prompt_tokens}});
 }
 
 // Starts the engine's part; prefill->job stays 0 if the engine has no place for it.
@@ -306,6 +311,20 @@ void Service::handle_reach(http::Exchange& exchange) {
   }
   agent_.reach(endpoints);
   exchange.send(json_response(json::object({{"reaching", endpoints.size()}})));
+}
+
+// Its consumer has failed while the state is still here: another takes over, and nothing is prefilled again.
+void Service::handle_supersede(http::Exchange& exchange) {
+  const Result<json::Value> body = json::parse(exchange.request().body);
+  const Result<std::string> id =
+      body.ok() ? body->require<std::string>("request_id") : Result<std::string>(body.error());
+  if (!id.ok()) return exchange.send(http::error_response(id.error(), "request_id"));
+  const auto at = prefills_.find(*id);
+  Result<std::string> ticket = Error{Code::kNotFound, "no state is kept for that request"};
+  if (at != prefills_.end()) ticket = agent_.supersede(at->second->reservation);
+  if (!ticket.ok()) return exchange.send(http::error_response(ticket.error(), "request_id"));
+  exchange.send(
+      json_response(json::object({{"kv_transfer_params", transfer_of(*ticket, at->second->prompt.size())}})));
 }
 
 http::Response Service::metrics() {

@@ -60,6 +60,8 @@ class Service {
   void wire_prefill(const std::shared_ptr<Prefill>& prefill, Job job);
   void start_generation(const std::shared_ptr<http::Exchange>& exchange, Prepared prepared);
   void handle_cancel(http::Exchange& exchange);
+  void handle_supersede(http::Exchange& exchange);
+  json::Value transfer_of(const std::string& ticket, std::uint64_t prompt_tokens) const;
   http::Response models() const;
   json::Value endpoints() const;
   void handle_reach(http::Exchange& exchange);

@@ -129,6 +129,9 @@ class Agent {
   virtual void seal(Id128 reservation, SealInfo seal) = 0;
   virtual void fail(Id128 reservation, const Error& why) = 0;
   virtual void withdraw(Id128 reservation, const std::string& why) = 0;
+  // The ticket that alone opens the reservation from now on, whoever has it: another consumer takes over.
+  // Errors: not_found (unknown, or over).
+  virtual Result<std::string> supersede(Id128 reservation) = 0;
   // Dials the consumer whose endpoints these are, where consumers can't dial producers; and again when the
   // connection is lost under a handoff. A failure is logged and counted: the consumer's fetch ends by itself.
   virtual void reach(const std::vector<std::string>& endpoints) = 0;

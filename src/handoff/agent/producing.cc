@@ -122,6 +122,12 @@ void Shell::reach_again(SessionId session) {
   poster_.post([this, again] { reach(again); });
 }
 
+Result<std::string> Shell::supersede(Id128 reservation) {
+  Result<std::string> ticket = Error{Code::kInternal, "not asked"};
+  produce([&](ProducerActions& out) { ticket = producer_.supersede(reservation, random_id(), now(), out); });
+  return ticket;
+}
+
 void Shell::carry_out(ProducerAction& action) {
   std::visit(
       [this](auto& one) {

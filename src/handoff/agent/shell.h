@@ -58,6 +58,7 @@ class Shell final : public Agent {
   void seal(Id128 reservation, SealInfo seal) override;
   void fail(Id128 reservation, const Error& why) override;
   void withdraw(Id128 reservation, const std::string& why) override;
+  Result<std::string> supersede(Id128 reservation) override;
   void reach(const std::vector<std::string>& endpoints) override;
   Result<FetchId> fetch(Fetch fetch, FetchEvents events) override;
   void cancel(FetchId fetch) override;

@@ -77,6 +77,7 @@ void Core::on(const PrefillAdmitted& event, Step step) {
   Request* request = find(event.request, event.attempt, {Phase::kPrefill});
   if (request == nullptr) return;
   note_success(*request->prefill);
+  request->is_superseding = false;
   if (event.has_transfer) {
     request->prefill_admitted = true;
     return ask_decode(*request, true, "", step);
@@ -180,6 +181,7 @@ void Core::ask_decode(Request& request, bool with_transfer, std::string why_loca
 }
 
 void Core::prefill_failed(Request& request, Error error, Step step) {
+  if (request.is_superseding) return supersede_failed(request, std::move(error), step);
   const WorkerIndex failed = *request.prefill;
   note_failure(failed, error, step.now);
   release(request, Leg::kPrefill);
@@ -205,21 +207,56 @@ void Core::prefill_failed(Request& request, Error error, Step step) {
 void Core::decode_failed(Request& request, Error error, Step step) {
   const WorkerIndex failed = *request.decode;
   note_failure(failed, error, step.now);
-  const bool is_streaming = request.phase == Phase::kStreaming;
+  const bool may_retry = request.phase != Phase::kStreaming && is_retryable(error.code) &&
+                         request.decode_retries < config_.decode_retries_max;
+  if (may_retry) {
+    ++request.decode_retries;
+    ++ledger_.decode_retries;
+    release(request, Leg::kDecode);
+    request.excluded_decode.push_back(failed);
+    if (supersede(request, step)) return;
+  }
   if (request.prefill.has_value()) {
     // Its state waits for a consumer that won't come; a retry begins anew with a ticket of its own.
     step.out->push_back(CancelLeg{request.id, Leg::kPrefill, *request.prefill});
     release(request, Leg::kPrefill);
   }
-  if (is_streaming || !is_retryable(error.code) || request.decode_retries >= config_.decode_retries_max) {
-    return answer_error(request, std::move(error), step);
+  if (!may_retry) return answer_error(request, std::move(error), step);
+  start_anew(request, std::move(error), step);
+}
+
+// The state that was prefilled goes to another decode worker that can take it, if there is one.
+bool Core::supersede(Request& request, Step step) {
+  if (!request.prefill.has_value() || !request.prefill_admitted) return false;
+  std::vector<WorkerIndex> others = with_room(fit(request, Leg::kDecode, step.now));
+  std::erase_if(others, [&](WorkerIndex worker) { return !can_pair(*request.prefill, worker); });
+  if (others.empty()) return false;
+  count(request, Leg::kDecode, least_loaded(others));
+  request.phase = Phase::kPrefill;
+  request.prefill_admitted = false;
+  request.is_superseding = true;
+  request.phase_deadline = std::min(request.deadline, step.now + config_.admission_timeout);
+  step.out->push_back(DispatchPrefill{request.id, ++request.attempt, *request.prefill, true});
+  return true;
+}
+
+// It may have been taken already, or be gone with its worker.
+void Core::supersede_failed(Request& request, Error error, Step step) {
+  const WorkerIndex holder = *request.prefill;
+  request.is_superseding = false;
+  if (error.code != Code::kNotFound) {
+    note_failure(holder, error, step.now);
+    request.excluded_prefill.push_back(holder);
   }
+  step.out->push_back(CancelLeg{request.id, Leg::kPrefill, holder});
+  release(request, Leg::kPrefill);
   release(request, Leg::kDecode);
-  request.excluded_decode.push_back(failed);
+  start_anew(request, std::move(error), step);
+}
+
+void Core::start_anew(Request& request, Error error, Step step) {
   const auto pair = choose(request, step.now);
   if (!pair.ok()) return answer_error(request, std::move(error), step);
-  ++request.decode_retries;
-  ++ledger_.decode_retries;
   start(request, *pair, step);
 }
 

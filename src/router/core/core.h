@@ -82,6 +82,7 @@ struct DispatchPrefill {
   RequestId request = 0;
   std::uint32_t attempt = 0;
   WorkerIndex worker = 0;
+  bool supersedes = false;  // No new prefill: the state that it keeps is for another decode worker.
 };
 struct DispatchDecode {
   RequestId request = 0;
@@ -166,6 +167,7 @@ class Core {
     std::uint32_t attempt = 0;                   // Of the latest dispatch of either leg.
     std::optional<WorkerIndex> prefill, decode;  // Counted on these.
     bool prefill_admitted = false;
+    bool is_superseding = false;  // In kPrefill: the state is there, another decode worker is to have it.
     std::uint32_t prefill_retries = 0, decode_retries = 0;
     std::vector<WorkerIndex> excluded_prefill, excluded_decode;  // Failed this request.
   };
@@ -217,6 +219,9 @@ class Core {
   void ask_decode(Request& request, bool with_transfer, std::string why_local, Step step);
   void prefill_failed(Request& request, Error error, Step step);
   void decode_failed(Request& request, Error error, Step step);
+  bool supersede(Request& request, Step step);
+  void supersede_failed(Request& request, Error error, Step step);
+  void start_anew(Request& request, Error error, Step step);
   void cancel_legs(const Request& request, Step step);
   void answer_error(Request& request, Error error, Step step);
   void end(Request& request);

@@ -42,7 +42,8 @@ class Driver {
     for (const Action& action : actions) {
       if (!all.empty()) all += ", ";
       if (const auto* a = std::get_if<DispatchPrefill>(&action)) {
-        all += fmt::format("prefill {} #{}", worker(a->worker), a->attempt);
+        all +=
+            fmt::format("{} {} #{}", a->supersedes ? "supersede" : "prefill", worker(a->worker), a->attempt);
       } else if (const auto* b = std::get_if<DispatchDecode>(&action)) {
         all += fmt::format("decode {} #{}{}", worker(b->worker), b->attempt,
                            b->with_transfer ? " with transfer" : "");
@@ -169,11 +170,41 @@ TEST(Core, DoesNotRetryARequestThatIsWrongInItself) {
             "cancel prefill p2, error invalid_argument");
 }
 
-TEST(Core, StartsAnewWithAnotherDWhenDFailsBeforeTheFirstToken) {
+TEST(Core, StartsAnewWithAnotherDWhenTheStateIsThereNoMore) {
   Driver d(test_fleet("p1:prefill d1:decode d2:decode"));
   d.arrive(1);
   d.send(PrefillAdmitted{1, 1, true});
-  EXPECT_EQ(d.text(d.send(failure(1, 2, Leg::kDecode))), "cancel prefill p1, prefill p1 #3");
+  EXPECT_EQ(d.text(d.send(failure(1, 2, Leg::kDecode))), "supersede p1 #3");
+  EXPECT_EQ(d.text(d.send(failure(1, 3, Leg::kPrefill, Code::kNotFound))),
+            "cancel prefill p1, prefill p1 #4");
+  EXPECT_EQ(d.text(d.send(PrefillAdmitted{1, 4, true})), "decode d2 #5 with transfer");
+  EXPECT_EQ(d.core().ledger().decode_retries, 1u);
+}
+
+TEST(Core, StartsAnewElsewhereWhenTheStatesHolderIsGone) {
+  Driver d(test_fleet("p1:prefill p2:prefill d1:decode d2:decode"));
+  d.arrive(1);
+  d.send(PrefillAdmitted{1, 1, true});
+  EXPECT_EQ(d.text(d.send(failure(1, 2, Leg::kDecode))), "supersede p1 #3");
+  EXPECT_EQ(d.text(d.send(failure(1, 3, Leg::kPrefill))), "cancel prefill p1, prefill p2 #4");
+}
+
+TEST(Core, AClientThatLeavesWhileTheStateChangesHandsFreesIt) {
+  Driver d(test_fleet("p1:prefill d1:decode d2:decode"));
+  d.arrive(1);
+  d.send(PrefillAdmitted{1, 1, true});
+  d.send(failure(1, 2, Leg::kDecode));
+  EXPECT_EQ(d.text(d.send(Cancelled{1})), "cancel prefill p1");
+  EXPECT_TRUE(d.core().check().ok());
+}
+
+TEST(Core, GivesThePrefilledStateToAnotherDWhenDFailsBeforeTheFirstToken) {
+  Driver d(test_fleet("p1:prefill d1:decode d2:decode"));
+  d.arrive(1);
+  d.send(PrefillAdmitted{1, 1, true});
+  EXPECT_EQ(d.text(d.send(failure(1, 2, Leg::kDecode))), "supersede p1 #3");
+  EXPECT_EQ(d.core().view(0, d.now()).tokens, 100u) << "its state is kept";
+  EXPECT_EQ(d.core().view(1, d.now()).tokens, 0u);
   EXPECT_EQ(d.text(d.send(PrefillAdmitted{1, 3, true})), "decode d2 #4 with transfer");
   EXPECT_EQ(d.text(d.send(failure(1, 4, Leg::kDecode))), "cancel prefill p1, error unavailable");
 }

@@ -68,6 +68,8 @@ class FakeWorker {
   std::vector<http::Request> seen;     // Completions.
   std::vector<std::string> cancelled;  // Request ids.
   std::vector<std::shared_ptr<http::Exchange>> held;
+  bool keeps_states = true;
+  std::uint32_t superseded = 0;
   std::uint32_t disconnects = 0;  // Of completions not answered yet.
 
  private:
@@ -83,6 +85,12 @@ class FakeWorker {
       const auto body = json::parse(request.body);
       cancelled.push_back(body.ok() ? body->get<std::string>("request_id").value().value_or("") : "");
       return exchange->send({200, {}, "{}"});
+    }
+    if (request.path == "/isthmus/supersede") {
+      ++superseded;
+      return keeps_states
+                 ? text(R"({"kv_transfer_params":{"isthmus_ticket":")" + name_ + R"(-another"}})")(exchange)
+                 : error(404, "not_found", "no state is kept for that request")(exchange);
     }
     seen.push_back(request);
     exchange->on_disconnect([this] { ++disconnects; });

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
+#include "http/json.h"
 #include "http/openai_error.h"
 #include "router/shell/bodies.h"
 
@@ -78,6 +79,22 @@ void Relay::ask_prefill(const fleet::Worker& worker, std::uint32_t attempt) {
   prefill_call_ = http::fetch(client_, worker.http, request_to_worker(prefill_body(setup_.body)),
                               [this, attempt, name = worker.name](const Result<http::Response>& answer) {
                                 prefill_answered(name, attempt, answer);
+                              });
+}
+
+void Relay::supersede(const fleet::Worker& worker, std::uint32_t attempt) {
+  decode_call_.reset();  // Whatever it would say is no answer any more.
+  http::Request request = request_to_worker(json::object({{"request_id", leg_id_}}).dump());
+  request.path = "/isthmus/supersede";
+  request.query.clear();
+  prefill_call_ = http::fetch(client_, worker.http, std::move(request),
+                              [this, attempt, name = worker.name](const Result<http::Response>& answer) {
+                                if (!answer.ok() || answer->status == 200)
+                                  return prefill_answered(name, attempt, answer);
+                                const Code code =
+                                    answer->status == 404 ? Code::kNotFound : Code::kUnavailable;
+                                fail(core::Leg::kPrefill, attempt,
+                                     {code, fmt::format("worker {}: {}", name, message_of(answer->body))});
                               });
 }
 

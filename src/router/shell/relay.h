@@ -38,6 +38,8 @@ class Relay {
   Relay(Setup setup, http::Client& client, Tell tell);
 
   void ask_prefill(const fleet::Worker& worker, std::uint32_t attempt);
+  // For the state that the last prefill keeps, another ticket: the decode worker asked before has failed.
+  void supersede(const fleet::Worker& worker, std::uint32_t attempt);
   void ask_decode(const fleet::Worker& worker, std::uint32_t attempt, bool with_transfer);
   void drop_prefill() { prefill_call_.reset(); }
   void drop_decode() { decode_call_.reset(); }

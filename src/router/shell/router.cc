@@ -161,7 +161,12 @@ class Serving final : public Router {
   }
 
   void carry_out(const core::DispatchPrefill& action) {
-    relays_.at(action.request).relay->ask_prefill(options_.fleet.workers[action.worker], action.attempt);
+    Relay& relay = *relays_.at(action.request).relay;
+    const fleet::Worker& worker = options_.fleet.workers[action.worker];
+    if (!action.supersedes) return relay.ask_prefill(worker, action.attempt);
+    ISTHMUS_LOG(kWarn, "decode worker superseded", "request={} prefill={} decode={}", relay.request_id(),
+                worker.name, relay.decode_worker());
+    relay.supersede(worker, action.attempt);
   }
 
   void carry_out(const core::DispatchDecode& action) {

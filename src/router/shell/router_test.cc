@@ -196,8 +196,23 @@ TEST_F(RouterTest, PassesOnAWorkersRefusalOfTheRequestVerbatim) {
   EXPECT_TRUE(fake("d1").seen.empty());
 }
 
-TEST_F(RouterTest, StartsAnewAtAnotherDecoderBeforeTheFirstToken) {
+TEST_F(RouterTest, GivesThePrefilledStateToAnotherDecoderBeforeTheFirstToken) {
   start("p1:prefill d1:decode d2:decode");
+  fake("d1").script({FakeWorker::error(503, "unavailable", "draining")});
+  const Got got = ask(post(R"({"prompt":"hi","stream":true})", {{"X-Request-Id", "abc"}}));
+  EXPECT_EQ(got.status, 200);
+  EXPECT_EQ(count(got.body, "[DONE]"), 1u);
+  EXPECT_EQ(http::header(got.headers, "X-Isthmus-Decode"), "d2");
+  EXPECT_EQ(fake("p1").superseded, 1u);
+  EXPECT_EQ(fake("p1").seen.size(), 1u) << "nothing is prefilled twice";
+  EXPECT_THAT(fake("d1").seen.at(0).body, HasSubstr("p1-ticket"));
+  EXPECT_THAT(fake("d2").seen.at(0).body, HasSubstr("p1-another"));
+  EXPECT_TRUE(fake("p1").cancelled.empty());
+}
+
+TEST_F(RouterTest, StartsAnewAtAnotherDecoderWhenTheStateIsThereNoMore) {
+  start("p1:prefill d1:decode d2:decode");
+  fake("p1").keeps_states = false;
   fake("d1").script({FakeWorker::error(503, "unavailable", "draining")});
   const Got got = ask(post(R"({"prompt":"hi","stream":true})", {{"X-Request-Id", "abc"}}));
   EXPECT_EQ(got.status, 200);
