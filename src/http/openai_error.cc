@@ -2,6 +2,10 @@
 // OpenAI's error object from our codes.
 #include "http/openai_error.h"
 
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+
 #include "http/json.h"
 
 namespace isthmus::http {
@@ -43,13 +47,15 @@ std::string error_json(const Error& error, std::string_view param) {
       .dump();
 }
 
-Response error_response(const Error& error, std::string_view param) {
+Response error_response(const Error& error, std::string_view param, Duration retry_after) {
   Response response{.status = http_status(error.code),
                     .headers = {{"Content-Type", "application/json"}},
                     .body = error_json(error, param)};
   const bool is_passing = error.code == Code::kExhausted || error.code == Code::kUnavailable;
-  // Seconds. The shortest that the header can say: queues here turn over in less.
-  if (is_passing) response.headers.emplace_back("Retry-After", "1");
+  // Without a hint the shortest that the header can say: queues here turn over in less.
+  const auto seconds =
+      std::max<std::int64_t>(1, std::chrono::ceil<std::chrono::seconds>(retry_after).count());
+  if (is_passing) response.headers.emplace_back("Retry-After", std::to_string(seconds));
   return response;
 }
 

@@ -109,6 +109,7 @@ void Service::Generation::handoff_ended(const handoff::SealInfo* seal, const han
     route_ = "handoff; finished";
     return finish(seal->finish == wire::FinishState::kLength ? FinishReason::kLength : FinishReason::kStop);
   }
+  retry_after_ = ending.retry_after;
   handoff_failed(ending.error);
 }
 
@@ -131,7 +132,10 @@ void Service::Generation::handoff_failed(const Error& why) {
 void Service::Generation::start_local() {
   Result<handoff::GrantId> grant = service_.agent_.take_memory(
       service_.amount_of(prepared_.prompt.size() + prepared_.tokens_max), prepared_.deadline);
-  if (!grant.ok()) return fail(grant.error());
+  if (!grant.ok()) {
+    retry_after_ = service_.memory_hint();
+    return fail(grant.error());
+  }
   grant_ = *grant;
   Result<JobId> job = service_.engine_.generate(this->job(), events());
   if (!job.ok()) return fail(job.error());
@@ -235,7 +239,7 @@ void Service::Generation::fail(const Error& why) {
     exchange_->write(AnswerWriter::error_event(why));
     exchange_->end();
   } else {
-    http::Response response = http::error_response(why);
+    http::Response response = http::error_response(why, {}, retry_after_);
     for (auto& header : headers()) response.headers.push_back(std::move(header));
     exchange_->send(std::move(response));
   }

@@ -50,6 +50,7 @@ class Service::Generation : public std::enable_shared_from_this<Service::Generat
   std::optional<handoff::FetchId> fetch_;
   std::optional<engine::SequenceId> destination_;
   handoff::GrantId grant_ = 0;
+  Duration retry_after_{0};      // For an answer that is `exhausted`.
   std::string route_ = "local";  // How the prompt's state came: local, handoff, recompute.
   Instant begun_at_, first_token_at_;
 };

@@ -106,12 +106,18 @@ http::Response Service::descriptor_bytes() const {
           .body = std::string(text_of(*bytes))};
 }
 
-void Service::refuse(http::Exchange& exchange, const Error& error, const std::string& field) {
+void Service::refuse(http::Exchange& exchange, const Error& error, const std::string& field,
+                     Duration retry_after) {
   count_request(std::string(name(error.code)).c_str());
-  http::Response response = http::error_response(error, field);
+  http::Response response = http::error_response(error, field, retry_after);
   // A field that this worker doesn't have is the request's fault: routers must not try it elsewhere.
   if (error.code == Code::kUnsupported && !field.empty()) response.status = 400;
   exchange.send(std::move(response));
+}
+
+Duration Service::memory_hint() const {
+  constexpr Duration kHintMax = std::chrono::seconds(5);  // What holds it may end long before it must.
+  return agent_.ledger().retry_hint(now(), kHintMax);
 }
 
 void Service::count_request(const char* outcome) {
@@ -232,7 +238,7 @@ void Service::start_prefill(const std::shared_ptr<http::Exchange>& exchange, Pre
                        ISTHMUS_LOG(kInfo, "reservation ended", "request={} outcome={} bytes={}",
                                    prefill->request_id, handoff::name(ending.kind), ending.bytes);
                      });
-    if (!offered.ok()) return refuse(*exchange, offered.error());
+    if (!offered.ok()) return refuse(*exchange, offered.error(), {}, memory_hint());
     prefill->reservation = offered->reservation;
     wire_prefill(prefill, {.prompt = prepared.prompt,
                            .sampling = prepared.request.sampling,

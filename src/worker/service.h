@@ -71,7 +71,9 @@ class Service {
   http::Response metrics();
   handoff::Amount amount_of(std::uint64_t tokens) const;
   AnswerWriter writer_of(const Prepared& prepared) const;
-  void refuse(http::Exchange& exchange, const Error& error, const std::string& field = {});
+  void refuse(http::Exchange& exchange, const Error& error, const std::string& field = {},
+              Duration retry_after = Duration{0});
+  Duration memory_hint() const;  // When there may be KV memory again.
   void count_request(const char* outcome);
 
   EngineLoop& engine_;

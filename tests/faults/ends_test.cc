@@ -186,7 +186,7 @@ TEST(Ends, ADecoderWithoutRoomSays429AndTakesTheNextOnceThereIs) {
   const auto refused = duo.ask_decode(second, duo.prefill(second, "second"), kTokens);
   const Answer& answer = duo.finish(*refused);
   EXPECT_EQ(answer.status, 429) << answer.body;
-  EXPECT_EQ(http::header(answer.headers, "Retry-After"), "1");
+  EXPECT_EQ(http::header(answer.headers, "Retry-After"), "5");  // The holder may take longer.
   EXPECT_THAT(answer.error(), StartsWith("exhausted: "));
   EXPECT_THAT(answer.body, HasSubstr("rate_limit_error"));
   duo.cancel("second");
@@ -203,7 +203,7 @@ TEST(Ends, APrefillerWithoutRoomSays429AndTakesTheNextOnceThereIs) {
   const auto refused = duo.ask_prefill(prompt_of(300, 2), "refused");
   const Answer& answer = duo.finish(*refused);
   EXPECT_EQ(answer.status, 429) << answer.body;
-  EXPECT_EQ(http::header(answer.headers, "Retry-After"), "1");
+  EXPECT_EQ(http::header(answer.headers, "Retry-After"), "5");  // The holder's lease may take longer.
   EXPECT_THAT(answer.error(), StartsWith("exhausted: "));
   duo.cancel("holder");
   EXPECT_TRUE(duo.settled());

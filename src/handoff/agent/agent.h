@@ -55,6 +55,7 @@ struct Ending {
   std::string wire;         // kv::WireForm::text() on one line; "" if no plan was made.
   std::string transport;    // At the consumer, once there was a session.
   std::uint32_t chunks = 0;
+  Duration retry_after{0};  // kExhausted, at the consumer: when there may be memory.
 };
 
 struct Offer {

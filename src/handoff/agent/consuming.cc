@@ -492,7 +492,8 @@ void Shell::act(const ConsumerHandoffEnded& action) {
   incoming->is_ended = true;
   incoming->early.clear();
   meters_.ended("consumer", action.kind);
-  const Ending ending = ending_of(*incoming, action.kind, action.why);
+  Ending ending = ending_of(*incoming, action.kind, action.why);
+  ending.retry_after = action.retry_after;
   ISTHMUS_LOG(kInfo, "handoff ended", "side=consumer handoff={} outcome={} bytes={} chunks={} ms={:.1f}{}",
               action.handoff.text(), name(action.kind), ending.bytes, ending.chunks,
               std::chrono::duration<double, std::milli>(now() - incoming->begun_at).count(),
