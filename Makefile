@@ -124,11 +124,10 @@ simulation: build  ## which events met which states of the handoff's cores; writ
 	@$(RELEASE)/isthmus sim handoff --seeds 1000 --jobs $(JOBS) --coverage > build/simulation.md
 	@cp build/simulation.md docs/simulation.md
 
+# What a build has measured stays in build/matrix, so that a run that was stopped goes on.
 .PHONY: matrix
 matrix: build  ## KL of every pair of KV forms to its decoder alone, half an hour; writes docs and records
-	@cd $(RELEASE)/tests/crossing && ISTHMUS_WRITE_MATRIX=$(CURDIR) \
-	  ISTHMUS_TEST_MODEL=$(ISTHMUS_DEPS_DIR)/models/SmolLM2-135M-Instruct.Q4_1.gguf \
-	  ./crossing_test --gtest_filter='Matrix.EveryPair*'
+	@tools/matrix.sh $(RELEASE)/tests/crossing/crossing_test $(JOBS)
 
 .PHONY: pairs
 pairs: build  ## every KV storage to every other over ranks, heads, blocks, tokens; half an hour at most

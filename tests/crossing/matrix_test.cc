@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -44,6 +45,36 @@ Matrix whole_matrix() {
 }
 
 using Key = std::pair<std::string, std::string>;  // Prefill form, decode form.
+using Distances = std::map<Key, Distance>;
+
+// What one prompt's pairs had: a line each, so that processes can share the prompts and go on after a stop.
+std::filesystem::path prompt_file(const std::filesystem::path& folder, std::size_t prompt) {
+  return folder / fmt::format("{}.txt", prompt);
+}
+
+void write(const Distances& distances, const std::filesystem::path& path) {
+  const std::filesystem::path part = path.string() + ".part";
+  {
+    std::ofstream file(part);
+    for (const auto& [key, distance] : distances)
+      file << fmt::format("{} {} {} {} {}\n", key.first, key.second, distance.pair, distance.engines,
+                          distance.first);
+  }
+  std::filesystem::rename(part, path);
+}
+
+void read_into(Distances& sum, const std::filesystem::path& path) {
+  std::ifstream file(path);
+  Key key;
+  Distance one;
+  while (file >> key.first >> key.second >> one.pair >> one.engines >> one.first) {
+    Distance& distance = sum[key];
+    distance.pair += one.pair;
+    distance.engines += one.engines;
+    distance.first += one.first;
+    ++distance.prompts;
+  }
+}
 
 class Measurement {
  public:
@@ -51,21 +82,48 @@ class Measurement {
 
   // False, with the reason in the test's failures, if an engine or a crossing doesn't work.
   bool run() {
+    if (!load_all()) return false;
+    for (const std::size_t index : matrix_.prompts) {
+      if (!measure(prompt(index), distances_)) return false;
+    }
+    return true;
+  }
+
+  // Prompts whose file isn't there, each into its own.
+  bool run_into(const std::filesystem::path& folder) {
+    if (!load_all()) return false;
+    for (const std::size_t index : matrix_.prompts) {
+      if (std::filesystem::exists(prompt_file(folder, index))) continue;
+      Distances distances;
+      if (!measure(prompt(index), distances)) return false;
+      write(distances, prompt_file(folder, index));
+    }
+    return true;
+  }
+
+  // All prompts from their files.
+  bool read(const std::filesystem::path& folder) {
+    for (const std::size_t index : matrix_.prompts) read_into(distances_, prompt_file(folder, index));
+    const std::size_t pairs = matrix_.prefills.size() * matrix_.decoders.size();
+    EXPECT_EQ(distances_.size(), pairs);
+    for (const auto& [key, distance] : distances_)
+      EXPECT_EQ(distance.prompts, matrix_.prompts.size()) << key.first << " -> " << key.second;
+    return distances_.size() == pairs && load_all();
+  }
+
+  const Distances& distances() const { return distances_; }
+  const engine::Engine& engine(const std::string& form) const { return *engines_.at(form); }
+
+ private:
+  bool load_all() {
     for (const std::vector<Form>* forms : {&matrix_.prefills, &matrix_.decoders}) {
       for (const Form& form : *forms) {
         if (!load(form)) return false;
       }
     }
-    for (const std::size_t index : matrix_.prompts) {
-      if (!measure(prompt(index))) return false;
-    }
     return true;
   }
 
-  const std::map<Key, Distance>& distances() const { return distances_; }
-  const engine::Engine& engine(const std::string& form) const { return *engines_.at(form); }
-
- private:
   bool load(const Form& form) {
     auto& engine = engines_[form.text()];
     if (engine) return true;
@@ -76,7 +134,7 @@ class Measurement {
   }
 
   // One prompt through all pairs: each prefill runs once, each decoder alone once.
-  bool measure(const Tokens& tokens) {
+  bool measure(const Tokens& tokens, Distances& distances) {
     std::map<std::string, Tokens> forced;
     std::map<std::string, Reference> alone;
     for (const Form& decoder : matrix_.decoders) {
@@ -102,11 +160,11 @@ class Measurement {
         Result<Logits> pair = cross(engine, source, *engines_.at(decoder.text()), answer);
         EXPECT_TRUE(pair.ok()) << prefill.text() << " -> " << decoder.text() << ": " << pair.error().text();
         if (!pair.ok()) return false;
-        add(distances_[{prefill.text(), decoder.text()}], alone.at(decoder.text()), *pair, going_on[answer]);
+        add(distances[{prefill.text(), decoder.text()}], alone.at(decoder.text()), *pair, going_on[answer]);
       }
       engine.close(source.sequence);
     }
-    fmt::print(stderr, "{} tokens: {} pairs measured\n", tokens.size(), distances_.size());
+    fmt::print(stderr, "{} tokens: {} pairs measured\n", tokens.size(), distances.size());
     return true;
   }
 
@@ -126,7 +184,7 @@ class Measurement {
 
   Matrix matrix_;
   std::map<std::string, std::unique_ptr<engine::Engine>> engines_;
-  std::map<Key, Distance> distances_;
+  Distances distances_;
 };
 
 // Pairs of one engine are accepted without a record, so they must hold the bar. An unlike pair over it gets a
@@ -206,13 +264,27 @@ void write_records(const Measurement& measured, const std::filesystem::path& fol
   }
 }
 
-// Named runs only; run by hand it takes all prompts through all pairs.
+// Named runs only. ISTHMUS_MATRIX_FOLDER keeps what is measured; each process takes one prompt of so many.
+TEST(Matrix, DISABLED_MeasuresItsPrompts) {
+  const char* folder = std::getenv("ISTHMUS_MATRIX_FOLDER");
+  const char* share = std::getenv("ISTHMUS_MATRIX_SHARE");  // "0/2": the first of two.
+  ASSERT_TRUE(folder != nullptr && share != nullptr);
+  std::size_t first = 0, of = 1;
+  ASSERT_EQ(std::sscanf(share, "%zu/%zu", &first, &of), 2);
+  Matrix matrix = whole_matrix();
+  std::vector<std::size_t> own;
+  for (std::size_t i = first; i < matrix.prompts.size(); i += of) own.push_back(matrix.prompts[i]);
+  matrix.prompts = own;
+  ASSERT_TRUE(Measurement(matrix).run_into(folder));
+}
+
 TEST(Matrix, EveryPairAnswersLikeItsDecoderAlone) {
   const char* docs = std::getenv("ISTHMUS_WRITE_MATRIX");
-  if (docs == nullptr) GTEST_SKIP() << "half an hour: make matrix";
+  const char* folder = std::getenv("ISTHMUS_MATRIX_FOLDER");
+  if (docs == nullptr || folder == nullptr) GTEST_SKIP() << "half an hour: make matrix";
   const Matrix matrix = whole_matrix();
   Measurement measured(matrix);
-  ASSERT_TRUE(measured.run());
+  ASSERT_TRUE(measured.read(folder));
   expect_bar(measured, false);
   write_docs(measured, matrix, std::filesystem::path(docs) / "docs" / "crossing-matrix.md");
   write_records(measured, std::filesystem::path(docs) / "deploy" / "demo" / "qualification");
