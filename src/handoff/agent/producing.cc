@@ -111,8 +111,10 @@ void Shell::reach_again(SessionId session) {
   const auto found = reached_.find(session);
   if (found == reached_.end()) return;
   const auto views = producer_.view(options_.limits.reservations_max);
+  // Sealed too: the consumer may not have all that was sent.
   const bool is_needed = std::ranges::any_of(views, [&](const ReservationView& view) {
-    return view.state == ProducerState::kSevered && view.session == session;
+    const bool is_held = view.state == ProducerState::kSevered || view.state == ProducerState::kSealed;
+    return is_held && view.session == session;
   });
   const std::shared_ptr<Reach> again = found->second;
   if (links_->transport(session).empty()) reached_.erase(found);
