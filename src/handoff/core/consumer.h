@@ -326,6 +326,7 @@ class ConsumerCore {
   void send_open(Entry& entry, Instant now, ConsumerActions& out);
   bool try_reserve(Entry& entry, ConsumerActions& out);
   void serve_waiting(ConsumerActions& out);
+  std::vector<std::uint32_t> channels_of(SessionId session) const;
   void start_receiving(Entry& entry, Instant now, ConsumerActions& out);
   bool extend_credit(Entry& entry) const;  // True if it grew.
   void grant_credit(Entry& entry, bool repeat, ConsumerActions& out);
@@ -341,7 +342,6 @@ class ConsumerCore {
   void drop_early(Entry& entry);
   static bool may_come_early(const Entry& entry, const wire::Address& address);
   Result<Judgement> judge_early(Entry& entry, ChannelId channel, const wire::ChunkHeader& header);
-  void take_early(Entry& entry, Instant now, ConsumerActions& out);
   // Resuming.
   void lose(Entry& entry, Error why, Instant now, ConsumerActions& out);
   void maybe_resume(Entry& entry, Instant now, ConsumerActions& out);

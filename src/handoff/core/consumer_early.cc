@@ -19,10 +19,7 @@ void ConsumerCore::allow_early(Entry& entry, wire::Open& open) {
     if (early_ >= limits.early_handoffs_max) return;
     ++early_;
     entry.early = Early{limits.early_bytes_max, options_.slots, {}, {}};
-    entry.channels.clear();
-    for (auto it = channels_.lower_bound({entry.begin.session, 0});
-         it != channels_.end() && it->session == entry.begin.session; ++it)
-      entry.channels.push_back(it->number);
+    entry.channels = channels_of(entry.begin.session);
   }
   open.early_bytes = limits.early_bytes_max;
   open.early_chunks = options_.slots;
@@ -67,28 +64,6 @@ Result<Judgement> ConsumerCore::judge_early(Entry& entry, ChannelId channel,
   judgement.index = header.index;
   judgement.bytes = header.stored_bytes;
   return judgement;
-}
-
-// Memory is there: OPEN's channels count as a CREDIT's from here on.
-void ConsumerCore::take_early(Entry& entry, Instant now, ConsumerActions& out) {
-  std::vector<ChannelId> named;
-  for (const std::uint32_t number : entry.channels) named.push_back({entry.begin.session, number});
-  const bool all_up =
-      std::ranges::all_of(named, [&](const ChannelId& channel) { return channels_.contains(channel); });
-  if (!all_up) {
-    const Error why{Code::kUnavailable, "a data channel was lost before there was memory"};
-    return lose(entry, why, now, out);
-  }
-  entry.unquiet.insert(named.begin(), named.end());
-  const bool confirmed = entry.lease_end != kFarFuture;
-  move(entry, ConsumerState::kReceiving, "capacity",
-       confirmed ? kFarFuture : now + options_.timings.open_max);
-  if (entry.placed.empty()) entry.placed.assign(entry.plan->chunk_count, false);
-  entry.granted = 0;
-  extend_credit(entry);
-  entry.resend_at = now + options_.timings.resend_interval;
-  arm(entry);
-  out.push_back(TakeEarly{entry.address.handoff, entry.address.attempt});
 }
 
 Result<Judgement> ConsumerCore::early_chunk(ChannelId channel, const wire::ChunkHeader& header,

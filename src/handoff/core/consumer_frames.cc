@@ -204,31 +204,39 @@ void ConsumerCore::on_renewed(SessionId session, const wire::Renewed& renewed, I
 
 // --- Receiving
 
+std::vector<std::uint32_t> ConsumerCore::channels_of(SessionId session) const {
+  std::vector<std::uint32_t> numbers;
+  for (auto it = channels_.lower_bound({session, 0}); it != channels_.end() && it->session == session; ++it)
+    numbers.push_back(it->number);
+  return numbers;
+}
+
+// Of what comes early OPEN has named the channels, and they count as a CREDIT's from here on.
 void ConsumerCore::start_receiving(Entry& entry, Instant now, ConsumerActions& out) {
-  if (entry.early) return take_early(entry, now, out);
-  entry.channels.clear();
-  if (entry.begin.is_direct) {
-    const bool confirmed = entry.lease_end != kFarFuture;
-    move(entry, ConsumerState::kReceiving, "capacity",
-         confirmed ? kFarFuture : now + options_.timings.open_max);
-    return arm(entry);
-  }
-  for (auto it = channels_.lower_bound({entry.begin.session, 0});
-       it != channels_.end() && it->session == entry.begin.session; ++it) {
-    entry.channels.push_back(it->number);
-    entry.unquiet.insert(*it);
-  }
-  if (entry.channels.empty()) {
+  const bool is_direct = entry.begin.is_direct;
+  if (!entry.early)
+    entry.channels = is_direct ? std::vector<std::uint32_t>() : channels_of(entry.begin.session);
+  std::vector<ChannelId> named;
+  for (const std::uint32_t number : entry.channels) named.push_back({entry.begin.session, number});
+  if (!is_direct && named.empty())
     return lose(entry, Error{Code::kUnavailable, "no data channel is left"}, now, out);
+  if (!std::ranges::all_of(named, [&](const ChannelId& channel) { return channels_.contains(channel); })) {
+    const Error why{Code::kUnavailable, "a data channel was lost before there was memory"};
+    return lose(entry, why, now, out);
   }
+  entry.unquiet.insert(named.begin(), named.end());
   const bool confirmed = entry.lease_end != kFarFuture;
   move(entry, ConsumerState::kReceiving, "capacity",
        confirmed ? kFarFuture : now + options_.timings.open_max);
+  if (is_direct) return arm(entry);
   if (entry.placed.empty()) entry.placed.assign(entry.plan->chunk_count, false);
   entry.granted = 0;
   entry.resend_at = now + options_.timings.resend_interval;
   arm(entry);
-  grant_credit(entry, entry.wanted.count() == 0, out);  // The channels are to be fenced in any case.
+  if (!entry.early)  // The channels are to be fenced in any case.
+    return grant_credit(entry, entry.wanted.count() == 0, out);
+  extend_credit(entry);
+  out.push_back(TakeEarly{entry.address.handoff, entry.address.attempt});
 }
 
 // The chunk at position i uses slot i % slots: it may come once that at i - slots has left it.
