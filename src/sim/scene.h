@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <variant>
+#include <vector>
 
 #include "base/digest.h"
 #include "base/id.h"
@@ -28,5 +30,23 @@ wire::ChunkHeader chunk_header(const PlanFacts& facts, const wire::Address& addr
 Digest128 token_digest_of(std::uint64_t end);
 Id128 test_id(std::uint64_t kind, std::uint64_t number);
 Key test_key(std::uint8_t fill);
+
+// The actions of one kind, and the frames of one kind that are sent.
+template <typename T, typename Actions>
+std::vector<T> all(const Actions& actions) {
+  std::vector<T> found;
+  for (const auto& action : actions) {
+    if (const auto* one = std::get_if<T>(&action)) found.push_back(*one);
+  }
+  return found;
+}
+template <typename T, typename Actions>
+std::vector<T> frames(const Actions& actions) {
+  std::vector<T> found;
+  for (const SendFrame& send : all<SendFrame>(actions)) {
+    if (const auto* one = std::get_if<T>(&send.frame)) found.push_back(*one);
+  }
+  return found;
+}
 
 }  // namespace isthmus::handoff::sim

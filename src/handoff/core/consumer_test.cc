@@ -17,24 +17,6 @@ constexpr SessionId kSession = 1;
 const Id128 kProducer{1, 20}, kConsumer{1, 10};
 const ChannelId kFirst{kSession, 1}, kSecond{kSession, 2};
 
-template <typename T>
-std::vector<T> all(const ConsumerActions& actions) {
-  std::vector<T> found;
-  for (const ConsumerAction& action : actions) {
-    if (const auto* one = std::get_if<T>(&action)) found.push_back(*one);
-  }
-  return found;
-}
-
-template <typename T>
-std::vector<T> frames(const ConsumerActions& actions) {
-  std::vector<T> found;
-  for (const SendFrame& send : all<SendFrame>(actions)) {
-    if (const auto* one = std::get_if<T>(&send.frame)) found.push_back(*one);
-  }
-  return found;
-}
-
 class ConsumerTest : public ::testing::Test {
  protected:
   ConsumerTest() {

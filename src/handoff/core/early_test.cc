@@ -17,24 +17,6 @@ constexpr SessionId kSession = 1;
 const Id128 kProducer{1, 20}, kConsumer{1, 10}, kReservation{5, 1};
 const ChannelId kFirst{kSession, 1}, kSecond{kSession, 2};
 
-template <typename T, typename Actions>
-std::vector<T> all(const Actions& actions) {
-  std::vector<T> found;
-  for (const auto& action : actions) {
-    if (const auto* one = std::get_if<T>(&action)) found.push_back(*one);
-  }
-  return found;
-}
-
-template <typename T, typename Actions>
-std::vector<T> frames(const Actions& actions) {
-  std::vector<T> found;
-  for (const SendFrame& send : all<SendFrame>(actions)) {
-    if (const auto* one = std::get_if<T>(&send.frame)) found.push_back(*one);
-  }
-  return found;
-}
-
 Limits limits_with(std::uint64_t early_bytes) {
   Limits limits;
   limits.early_bytes_max = early_bytes;

@@ -7,19 +7,13 @@
 #include <algorithm>
 #include <random>
 
+#include "sim/scene.h"
+
 namespace isthmus::handoff {
 namespace {
 
+using sim::all;
 using std::chrono::seconds;
-
-template <typename T>
-std::vector<T> all(const GroupActions& actions) {
-  std::vector<T> found;
-  for (const GroupAction& action : actions) {
-    if (const auto* one = std::get_if<T>(&action)) found.push_back(*one);
-  }
-  return found;
-}
 
 class GroupTest : public ::testing::Test {
  protected:

@@ -16,24 +16,6 @@ using std::chrono::seconds;
 constexpr SessionId kSession = 1, kOtherSession = 2;
 const Id128 kConsumer{1, 10}, kOther{1, 11}, kReservation{5, 1};
 
-template <typename T>
-std::vector<T> all(const ProducerActions& actions) {
-  std::vector<T> found;
-  for (const ProducerAction& action : actions) {
-    if (const auto* one = std::get_if<T>(&action)) found.push_back(*one);
-  }
-  return found;
-}
-
-template <typename T>
-std::vector<T> frames(const ProducerActions& actions) {
-  std::vector<T> found;
-  for (const SendFrame& send : all<SendFrame>(actions)) {
-    if (const auto* one = std::get_if<T>(&send.frame)) found.push_back(*one);
-  }
-  return found;
-}
-
 class ProducerTest : public ::testing::Test {
  protected:
   ProducerTest() {
