@@ -79,25 +79,6 @@ Error too_many_chunks() {
                fmt::format("more than {} chunks; hand over a shorter token range", kChunksMax)};
 }
 
-Status check_inputs(const kv::Descriptor& source, const kv::Descriptor& target, const kv::Verdict& verdict,
-                    kv::TokenRange tokens) {
-  if (verdict.kind == kv::VerdictKind::kReject) {
-    const std::string why = verdict.rejects.empty() ? "no reason given" : verdict.rejects.front().text;
-    return Error{Code::kIncompatible, fmt::format("the verdict rejects this pair ({} reasons, first: {})",
-                                                  verdict.rejects.size(), why)};
-  }
-  if (tokens.begin >= tokens.end || tokens.end > kPositionMax) {
-    return Error{Code::kInvalidArgument, fmt::format("token range [{}, {}) is empty or ends beyond {}",
-                                                     tokens.begin, tokens.end, kPositionMax)};
-  }
-  if (source.groups.size() != target.groups.size() || verdict.wire.groups.size() != source.groups.size()) {
-    return Error{Code::kInvalidArgument,
-                 fmt::format("source has {} layer groups, target {}, wire form {}", source.groups.size(),
-                             target.groups.size(), verdict.wire.groups.size())};
-  }
-  return ok_status();
-}
-
 // Tokens of the smallest range that is whole groups of every scale of both ends.
 std::uint64_t common_granule(const kv::Descriptor& source, const kv::Descriptor& target) {
   std::uint64_t granule = 1;
@@ -127,6 +108,25 @@ Status check_token_groups(const kv::Descriptor& source, const kv::Descriptor& ta
     }
   }
   return ok_status();
+}
+
+Status check_inputs(const kv::Descriptor& source, const kv::Descriptor& target, const kv::Verdict& verdict,
+                    kv::TokenRange tokens) {
+  if (verdict.kind == kv::VerdictKind::kReject) {
+    const std::string why = verdict.rejects.empty() ? "no reason given" : verdict.rejects.front().text;
+    return Error{Code::kIncompatible, fmt::format("the verdict rejects this pair ({} reasons, first: {})",
+                                                  verdict.rejects.size(), why)};
+  }
+  if (tokens.begin >= tokens.end || tokens.end > kPositionMax) {
+    return Error{Code::kInvalidArgument, fmt::format("token range [{}, {}) is empty or ends beyond {}",
+                                                     tokens.begin, tokens.end, kPositionMax)};
+  }
+  if (source.groups.size() != target.groups.size() || verdict.wire.groups.size() != source.groups.size()) {
+    return Error{Code::kInvalidArgument,
+                 fmt::format("source has {} layer groups, target {}, wire form {}", source.groups.size(),
+                             target.groups.size(), verdict.wire.groups.size())};
+  }
+  return check_token_groups(source, target, tokens);
 }
 
 void add_list(fmt::memory_buffer& text, const char* name, const std::vector<std::uint32_t>& values) {
@@ -442,7 +442,6 @@ Result<Plan> Plan::make(const kv::Descriptor& source, const kv::Descriptor& targ
                         const kv::Verdict& verdict, kv::TokenRange tokens,
                         const std::optional<EndDigests>& digests) {
   ISTHMUS_TRY(check_inputs(source, target, verdict, tokens));
-  ISTHMUS_TRY(check_token_groups(source, target, tokens));
   return PlanBuilder(source, target).build(verdict, tokens, digests);
 }
 
@@ -455,14 +454,12 @@ Result<Plan> Plan::make_member(const kv::Descriptor& source, const kv::Descripto
   }
   if (!is_split(source) && !is_split(target)) return make(source, target, verdict, tokens, digests);
   ISTHMUS_TRY(check_inputs(source, target, verdict, tokens));
-  ISTHMUS_TRY(check_token_groups(source, target, tokens));
   return PlanBuilder(source, target, PlanBuilder::Of::kMember, route).build(verdict, tokens, digests);
 }
 
 Result<std::vector<Route>> Plan::members(const kv::Descriptor& source, const kv::Descriptor& target,
                                          const kv::Verdict& verdict, kv::TokenRange tokens) {
   ISTHMUS_TRY(check_inputs(source, target, verdict, tokens));
-  ISTHMUS_TRY(check_token_groups(source, target, tokens));
   PlanBuilder builder(source, target, PlanBuilder::Of::kMembers);
   ISTHMUS_TRY(const Plan none, builder.build(verdict, tokens, EndDigests{}));
   return builder.routes();
