@@ -289,10 +289,13 @@ void Service::wire_prefill(const std::shared_ptr<Prefill>& prefill, Job job) {
   }
 }
 
+Result<std::string> Service::named_request(const http::Request& request) {
+  ISTHMUS_TRY(const json::Value body, json::parse(request.body));
+  return body.require<std::string>("request_id");
+}
+
 void Service::handle_cancel(http::Exchange& exchange) {
-  const Result<json::Value> body = json::parse(exchange.request().body);
-  const Result<std::string> id =
-      body.ok() ? body->require<std::string>("request_id") : Result<std::string>(body.error());
+  const Result<std::string> id = named_request(exchange.request());
   if (!id.ok()) return exchange.send(http::error_response(id.error(), "request_id"));
   const auto at = prefills_.find(*id);
   const bool found = at != prefills_.end();
@@ -321,9 +324,7 @@ void Service::handle_reach(http::Exchange& exchange) {
 
 // Its consumer has failed while the state is still here: another takes over, and nothing is prefilled again.
 void Service::handle_supersede(http::Exchange& exchange) {
-  const Result<json::Value> body = json::parse(exchange.request().body);
-  const Result<std::string> id =
-      body.ok() ? body->require<std::string>("request_id") : Result<std::string>(body.error());
+  const Result<std::string> id = named_request(exchange.request());
   if (!id.ok()) return exchange.send(http::error_response(id.error(), "request_id"));
   const auto at = prefills_.find(*id);
   Result<std::string> ticket = Error{Code::kNotFound, "no state is kept for that request"};

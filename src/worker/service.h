@@ -59,6 +59,8 @@ class Service {
   void start_prefill(const std::shared_ptr<http::Exchange>& exchange, Prepared prepared);
   void wire_prefill(const std::shared_ptr<Prefill>& prefill, Job job);
   void start_generation(const std::shared_ptr<http::Exchange>& exchange, Prepared prepared);
+  // "request_id" of a router's word about a prefill.
+  static Result<std::string> named_request(const http::Request& request);
   void handle_cancel(http::Exchange& exchange);
   void handle_supersede(http::Exchange& exchange);
   json::Value transfer_of(const std::string& ticket, std::uint64_t prompt_tokens) const;
