@@ -77,7 +77,7 @@ constexpr const char* kExplainExamples =
 constexpr const char* kBenchAbout =
     "Measure the crossing, each figure beside a reference in the same run.\n"
     "  handoff    two processes with real agents over loopback, digests and verification inside the time\n"
-    "  transform  packing, placing and reading back on one thread\n"
+    "  kv         packing, placing and reading back on one thread\n"
     "  plan       planning with its proof, and finding runs of tokens";
 
 constexpr const char* kBenchExamples =
@@ -259,7 +259,7 @@ void add_explain(CLI::App& app, ExplainCommand& explain, Texts& texts) {
 }
 
 void add_bench(CLI::App& app, BenchCommand& bench, Texts& texts) {
-  app.add_option("WHAT", bench.what, "handoff, transform or plan")
+  app.add_option("WHAT", bench.what, "handoff, kv or plan")
       ->required()
       ->check(CLI::IsMember({"handoff", "kv", "plan"}));
   app.add_option("--size", texts.bench_mib, "Of the state that crosses, MiB")

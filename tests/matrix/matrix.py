@@ -34,7 +34,7 @@ UNREACHED = {
     ("consumer", "promised"): ROUTERS_OWN,
     ("producer", "severed"): CUT,
     ("consumer", "resuming"): CUT,
-    ("consumer", "confirming"): "only direct reads and groups of ranks lead there; the cores' tests do that",
+    ("consumer", "confirming"): "only direct reads and groups of ranks lead there; their own tests do that",
     ("producer", "quarantined"): NEVER_QUIET,
     ("consumer", "quarantined"): NEVER_QUIET,
 }
