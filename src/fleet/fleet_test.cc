@@ -81,8 +81,9 @@ TEST(Fleet, NamesLineAndPathOfAMisspeltKeyAndSuggestsTheRightOne) {
   EXPECT_EQ(
       detail_of(changed("on_failure: fail", "on_failrue: fail")),
       "invalid_argument: f.yaml:5: models.smollm2: unknown key 'on_failrue', did you mean 'on_failure'?");
-  EXPECT_THAT(detail_of(changed("fleet: demo", "fleet: demo\nzzzzzz: 1")),
-              HasSubstr("unknown key 'zzzzzz'; known are fleet, key, models, workers, qualifications"));
+  EXPECT_THAT(
+      detail_of(changed("fleet: demo", "fleet: demo\nzzzzzz: 1")),
+      HasSubstr("unknown key 'zzzzzz'; known are fleet, key, dialer, models, workers, qualifications"));
 }
 
 TEST(Fleet, RefusesEachBadValueByItsPath) {
