@@ -68,7 +68,8 @@ void World::rank_failed(const std::shared_ptr<GroupRun>& run, std::uint32_t rank
   if (!agents_[lead]->alive || !leads(lead, run)) return;
   at(lead, ms(1, 200), [this, lead, run, rank] {
     GroupActions out;
-    agents_[lead]->group->failed(run->id, rank, Error{Code::kUnavailable, "its handoff has ended"}, out);
+    agents_[lead]->group->failed(run->id, rank, TerminalKind::kPeerLost,
+                                 Error{Code::kUnavailable, "its handoff has ended"}, out);
     act(lead, std::move(out));
   });
 }

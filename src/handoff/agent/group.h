@@ -110,7 +110,7 @@ class GroupLead {
   FetchEvents events_of(const std::shared_ptr<Run>& run, std::uint32_t member);
   Status check_source(Run& run, const kv::Descriptor& source) const;
   void verified(Run& run, std::uint32_t member, const SealInfo& seal);
-  void failed(Run& run, std::uint32_t member, const Error& why);
+  void failed(Run& run, std::uint32_t member, TerminalKind kind, const Error& why);
   void act(const GroupActions& actions);
 
   net::Loop& loop_;

@@ -209,7 +209,7 @@ Result<GroupId> GroupLead::fetch(GroupFetch fetch, GroupFetchEvents events) {
     for (std::uint32_t j = i; j < count; ++j) run->members[j].is_over = true;
     loop_.post([weak = std::weak_ptr(run), i, why = begun.error()] {
       const auto self = weak.lock();
-      if (self && self->lead != nullptr) self->lead->failed(*self, i, why);
+      if (self && self->lead != nullptr) self->lead->failed(*self, i, terminal_kind(why.code), why);
     });
     break;
   }
@@ -225,7 +225,7 @@ void GroupLead::cancel(GroupId group) {
     if (const auto agent = run->agent_of(i); agent && !run->members[i].is_over)
       agent->cancel(run->members[i].fetch);
   }
-  failed(*run, 0, {Code::kCancelled, "the request is no longer wanted"});
+  failed(*run, 0, TerminalKind::kCancelled, {Code::kCancelled, "the request is no longer wanted"});
 }
 
 void GroupLead::rank_lost(std::uint32_t rank) {
@@ -235,7 +235,7 @@ void GroupLead::rank_lost(std::uint32_t rank) {
       if (run->fetch.members[i].route.target_rank != rank) continue;
       run->members[i].is_over = true;
       run->members[i].has_memory = false;
-      failed(*run, i, {Code::kUnavailable, "its agent is gone"});
+      failed(*run, i, TerminalKind::kPeerLost, {Code::kUnavailable, "its agent is gone"});
     }
     run->settle();
   }
@@ -267,7 +267,8 @@ FetchEvents GroupLead::events_of(const std::shared_ptr<Run>& run, std::uint32_t 
     run->add(ending);
     if (GroupLead* lead = run->lead) {
       one.is_finished = ending.kind == TerminalKind::kFinished && seal != nullptr;
-      one.is_finished ? lead->verified(*run, member, *seal) : lead->failed(*run, member, ending.error);
+      one.is_finished ? lead->verified(*run, member, *seal)
+                      : lead->failed(*run, member, ending.kind, ending.error);
     }
     run->settle();
   };
@@ -305,15 +306,16 @@ void GroupLead::verified(Run& run, std::uint32_t member, const SealInfo& seal) {
   if (!run.seal) run.seal = seal;
   if (run.seal->tokens != seal.tokens || run.seal->token_digest != seal.token_digest ||
       run.seal->first_tokens != seal.first_tokens || run.seal->finish != seal.finish)
-    return failed(run, member, {Code::kCorrupt, "the ranks of the producer have sealed unlike states"});
+    return failed(run, member, TerminalKind::kCorrupt,
+                  {Code::kCorrupt, "the ranks of the producer have sealed unlike states"});
   GroupActions actions;
   core_.verified(run.id, member, now(), actions);
   act(actions);
 }
 
-void GroupLead::failed(Run& run, std::uint32_t member, const Error& why) {
+void GroupLead::failed(Run& run, std::uint32_t member, TerminalKind kind, const Error& why) {
   GroupActions actions;
-  core_.failed(run.id, member, why, actions);
+  core_.failed(run.id, member, kind, why, actions);
   act(actions);
   run.settle();
 }

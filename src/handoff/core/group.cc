@@ -58,11 +58,11 @@ void GroupCore::owned(GroupId id, std::uint32_t rank, Instant now, GroupActions&
   (void)now;
 }
 
-void GroupCore::failed(GroupId id, std::uint32_t rank, Error why, GroupActions& out) {
+void GroupCore::failed(GroupId id, std::uint32_t rank, TerminalKind kind, Error why, GroupActions& out) {
   const Group* group = find(id, rank);
   if (group == nullptr) return;
   why.detail = clip(fmt::format("member {}: {}", rank, why.detail));
-  fail(id, terminal_kind(why.code), why, out);
+  fail(id, kind, why, out);
 }
 
 // After the decision too: a rank that owns has told its engine, which drops the part of a whole that isn't.

@@ -54,8 +54,9 @@ class GroupCore {
   // The rank's Verified has come; repeats are harmless.
   void verified(GroupId group, std::uint32_t rank, Instant now, GroupActions& out);
   void owned(GroupId group, std::uint32_t rank, Instant now, GroupActions& out);
-  // The rank's handoff has ended without owning, or its agent has died or restarted.
-  void failed(GroupId group, std::uint32_t rank, Error why, GroupActions& out);
+  // The rank's handoff has ended without owning, or its agent has died or restarted (kPeerLost). The group
+  // ends as its first rank did.
+  void failed(GroupId group, std::uint32_t rank, TerminalKind kind, Error why, GroupActions& out);
 
   Instant next_deadline() const { return deadlines_.next(); }
   void tick(Instant now, GroupActions& out);

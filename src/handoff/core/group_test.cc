@@ -55,10 +55,10 @@ TEST_F(GroupTest, TheLeadDecidesWhenAllRanksHaveVerified) {  // R11
 
 TEST_F(GroupTest, ARankThatFailsEndsAll) {
   verified(0);
-  const Error why{Code::kUnavailable, "its agent has died"};
-  const auto actions = call([&](auto& o) { core.failed(group, 1, why, o); });
+  const Error why{Code::kAborted, "its lease ran out"};
+  const auto actions = call([&](auto& o) { core.failed(group, 1, TerminalKind::kExpired, why, o); });
   EXPECT_EQ(all<TellAbandon>(actions).size(), 3u);
-  EXPECT_EQ(all<GroupEnded>(actions).at(0).kind, TerminalKind::kPeerLost);
+  EXPECT_EQ(all<GroupEnded>(actions).at(0).kind, TerminalKind::kExpired) << "as its first rank did";
   EXPECT_TRUE(verified(2).empty());
   EXPECT_EQ(core.next_deadline(), kFarFuture);
 }
@@ -66,7 +66,8 @@ TEST_F(GroupTest, ARankThatFailsEndsAll) {
 TEST_F(GroupTest, ARankThatFailsAfterTheDecisionEndsTheGroupToo) {
   for (std::uint32_t rank = 0; rank < 3; ++rank) verified(rank);
   owned(0);
-  const auto actions = call([&](auto& o) { core.failed(group, 1, Error{Code::kAborted, "late"}, o); });
+  const auto actions =
+      call([&](auto& o) { core.failed(group, 1, TerminalKind::kFailed, Error{Code::kAborted, "late"}, o); });
   EXPECT_EQ(all<GroupEnded>(actions).at(0).kind, TerminalKind::kFailed);
 }
 
@@ -85,7 +86,9 @@ TEST_F(GroupTest, EveryWaitHasADeadline) {
 // verified.
 TEST_F(GroupTest, AnyOrderGivesOneEnd) {
   std::mt19937_64 rng(7);
-  call([&](auto& o) { core.failed(group, 0, Error{Code::kAborted, "not this one"}, o); });
+  call([&](auto& o) {
+    core.failed(group, 0, TerminalKind::kFailed, Error{Code::kAborted, "not this one"}, o);
+  });
   for (int run = 0; run < 300; ++run) {
     const auto ranks = static_cast<std::uint32_t>(1 + rng() % 5);
     group = *core.begin(ranks, now + seconds(60), now);
@@ -96,7 +99,7 @@ TEST_F(GroupTest, AnyOrderGivesOneEnd) {
       const bool fails = rng() % 60 == 0, owns = rng() % 2 == 0;
       if (!fails && !owns) seen[rank] = true;
       const auto actions = call([&](auto& o) {
-        if (fails) return core.failed(group, rank, Error{Code::kAborted, "x"}, o);
+        if (fails) return core.failed(group, rank, TerminalKind::kFailed, Error{Code::kAborted, "x"}, o);
         owns ? core.owned(group, rank, now, o) : core.verified(group, rank, now, o);
       });
       if (!all<TellOwn>(actions).empty())
@@ -104,7 +107,8 @@ TEST_F(GroupTest, AnyOrderGivesOneEnd) {
       ends += all<GroupEnded>(actions).size();
     }
     EXPECT_LE(ends, 1u);
-    if (ends == 0) call([&](auto& o) { core.failed(group, 0, Error{Code::kAborted, "over"}, o); });
+    if (ends == 0)
+      call([&](auto& o) { core.failed(group, 0, TerminalKind::kFailed, Error{Code::kAborted, "over"}, o); });
   }
   EXPECT_EQ(core.live(), 0u);
 }
