@@ -45,8 +45,13 @@ int Crew::entered(handoff::ConsumerState state) const {
 }
 
 bool Crew::is_bare() const {
-  return engine_->usage().sequences == 0 && std::ranges::all_of(agents_, [](const auto& agent) {
-           return agent == nullptr || (agent->ledger().live() == 0 && agent->ledger().check().ok());
+  const engine::EngineUsage usage = engine_->usage();
+  return usage.sequences == 0 && usage.kv_bytes_used == 0 && usage.blocks_used == 0 &&
+         std::ranges::all_of(agents_, [](const auto& agent) {
+           if (agent == nullptr) return true;
+           const handoff::AgentSnapshot left = agent->snapshot(1);
+           return left.handoffs.empty() && left.reservations.empty() && left.quarantined == 0 &&
+                  agent->ledger().live() == 0 && agent->ledger().check().ok();
          });
 }
 
