@@ -7,6 +7,7 @@
 # spdlog::spdlog (1.10)         base/log           MIT              logging, one translation unit
 # xxhash::xxhash (0.8)          base/digest        BSD-2-Clause     XXH3 digests
 # OpenSSL::Crypto (3.0)         base/mac           Apache-2.0       HMAC-SHA-256, random keys
+# OpenSSL::SSL (3.0)            net/tls            Apache-2.0       TLS of control and data connections
 # prometheus-cpp::core (1.0)    base/metrics       MIT              metrics registry and text format
 # boost::asio (1.81)            net, http, shells  BSL-1.0          Asio and Beast, compiled once
 # boost::json, boost::url       http, router       BSL-1.0          JSON and URL, compiled once
@@ -29,7 +30,7 @@ find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
-find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto SSL)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 add_library(xxhash::xxhash ALIAS PkgConfig::xxhash)
 pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte streams over TCP: addresses, listening, connecting, whole reads and vectored writes.
+// Byte streams over TCP, under TLS if asked: addresses, listening, connecting, whole reads and vectored
+// writes.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +16,7 @@
 #include "base/status.h"
 #include "base/time.h"
 #include "net/loop.h"
+#include "net/tls.h"
 
 namespace isthmus::net {
 
@@ -52,15 +54,19 @@ class Listener {
   virtual Endpoint endpoint() const = 0;  // With the real port.
 };
 
-// unavailable: address in use or not ours. Binds to exactly that address.
+// unavailable: address in use or not ours. Binds to exactly that address. With `tls`, on_accept gets streams
+// whose peer has shown its certificate; others are closed, so are those that take longer than some seconds.
 Result<std::unique_ptr<Listener>> listen(Loop& loop, const Endpoint& at,
-                                         std::function<void(std::unique_ptr<Stream>)> on_accept);
-// `done` gets a stream, or unavailable / deadline_exceeded. Destroying the handle cancels.
+                                         std::function<void(std::unique_ptr<Stream>)> on_accept,
+                                         std::shared_ptr<const Tls> tls = nullptr);
+// `done` gets a stream, or unavailable / deadline_exceeded. Destroying the handle cancels. With `tls` the
+// peer has shown its certificate by then; whether it took ours shows at the first read.
 class Connecting {
  public:
   virtual ~Connecting() = default;
 };
 [[nodiscard]] std::unique_ptr<Connecting> connect(Loop& loop, const Endpoint& to, Duration timeout,
-                                                  std::function<void(Result<std::unique_ptr<Stream>>)> done);
+                                                  std::function<void(Result<std::unique_ptr<Stream>>)> done,
+                                                  std::shared_ptr<const Tls> tls = nullptr);
 
 }  // namespace isthmus::net

@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "net/run_until.h"
 #include "net/stream.h"
+#include "net/test_authority.h"
 #include "transport/faulty/faulty.h"
 #include "transport/shm/shm.h"
 #include "transport/tcp/tcp.h"
@@ -22,9 +23,14 @@ struct Subject {
   const char* name;
   std::unique_ptr<Transport> (*make)(net::Loop&);
   const char* listen_at;
-  bool is_tcp_port;   // Its endpoint is a TCP port that strangers can reach.
+  bool is_tcp_port;   // Its endpoint is a TCP port where strangers get a channel.
   bool shows_memory;  // Payloads arrive as views.
 };
+
+std::unique_ptr<Transport> make_tls(net::Loop& loop) {
+  static net::TestAuthority authority;
+  return make_tcp(loop, authority.credentials("an end"));
+}
 
 template <std::unique_ptr<Transport> (*kMake)(net::Loop&)>
 std::unique_ptr<Transport> make_unarmed(net::Loop& loop) {
@@ -33,6 +39,7 @@ std::unique_ptr<Transport> make_unarmed(net::Loop& loop) {
 
 constexpr Subject kTransports[] = {
     {"tcp", make_tcp, "127.0.0.1:0", true, false},
+    {"tcp_under_tls", make_tls, "127.0.0.1:0", false, false},
     {"shm", make_shm, "", false, true},
     {"unarmed_faults_over_tcp", make_unarmed<make_tcp>, "127.0.0.1:0", true, false},
     {"unarmed_faults_over_shm", make_unarmed<make_shm>, "", false, true},

@@ -28,7 +28,7 @@ class TcpPending final : public Pending {
 
 class TcpTransport final : public Transport {
  public:
-  explicit TcpTransport(net::Loop& loop) : loop_(loop) {}
+  TcpTransport(net::Loop& loop, std::shared_ptr<const net::Tls> tls) : loop_(loop), tls_(std::move(tls)) {}
 
   std::string_view name() const override { return "tcp"; }
 
@@ -39,12 +39,13 @@ class TcpTransport final : public Transport {
   Result<std::unique_ptr<Acceptor>> listen(const std::string& endpoint,
                                            std::function<void(std::unique_ptr<Channel>)> on_accept) override {
     ISTHMUS_TRY(const net::Endpoint at, net::Endpoint::parse(endpoint));
-    ISTHMUS_TRY(
-        std::unique_ptr<net::Listener> listener,
-        net::listen(loop_, at,
+    ISTHMUS_TRY(std::unique_ptr<net::Listener> listener,
+                net::listen(
+                    loop_, at,
                     [pool = pool_, on_accept = std::move(on_accept)](std::unique_ptr<net::Stream> stream) {
                       on_accept(make_tcp_channel(std::move(stream), pool));
-                    }));
+                    },
+                    tls_));
     return std::unique_ptr<Acceptor>(std::make_unique<TcpAcceptor>(std::move(listener)));
   }
 
@@ -58,24 +59,30 @@ class TcpTransport final : public Transport {
           loop_.after(Duration::zero(), [done = std::move(done), error = to.error()] { done(error); });
       return pending;
     }
-    pending->connecting =
-        net::connect(loop_, *to, timeout,
-                     [pool = pool_, done = std::move(done)](Result<std::unique_ptr<net::Stream>> stream) {
-                       if (!stream.ok()) return done(stream.error());
-                       done(make_tcp_channel(*std::move(stream), pool));
-                     });
+    pending->connecting = net::connect(
+        loop_, *to, timeout,
+        [pool = pool_, done = std::move(done)](Result<std::unique_ptr<net::Stream>> stream) {
+          if (!stream.ok()) return done(stream.error());
+          done(make_tcp_channel(*std::move(stream), pool));
+        },
+        tls_);
     return pending;
   }
 
  private:
   net::Loop& loop_;
+  std::shared_ptr<const net::Tls> tls_;
   std::shared_ptr<PayloadPool> pool_ = std::make_shared<PayloadPool>();
 };
 
 }  // namespace
 
 std::unique_ptr<Transport> make_tcp(net::Loop& loop) {
-  return std::make_unique<TcpTransport>(loop);
+  return make_tcp(loop, nullptr);
+}
+
+std::unique_ptr<Transport> make_tcp(net::Loop& loop, std::shared_ptr<const net::Tls> tls) {
+  return std::make_unique<TcpTransport>(loop, std::move(tls));
 }
 
 }  // namespace isthmus::transport
