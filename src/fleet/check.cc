@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::size_t kKeyDigits = 64;
 constexpr std::string_view kMakeKey = "make one: openssl rand -hex 32 > {0} && chmod 600 {0}";
+constexpr std::string_view kMakeCertificate = "make one as docs/tls.md shows";
 
 using Findings = std::vector<Finding>;
 
@@ -32,6 +33,27 @@ std::string worker_path(const Fleet& fleet, const Worker& worker, std::string_vi
   return fmt::format("workers[{}].{}", &worker - fleet.workers.data(), field);
 }
 
+void check_private(const std::string& file, const struct stat& status, std::string path, const Source& source,
+                   Findings& out) {
+  if ((status.st_mode & (S_IRWXG | S_IRWXO)) == 0) return;
+  out.push_back(source.finding(
+      Severity::kWarning, std::move(path),
+      fmt::format("{} has mode {:04o}: others than its owner may use it", file, status.st_mode & 07777),
+      fmt::format("chmod 600 {}", file)));
+}
+
+void check_tls(const Fleet& fleet, const Source& source, Findings& out) {
+  if (!fleet.tls.has_value()) return;
+  const auto loaded = net::load_tls(*fleet.tls);
+  if (!loaded.ok()) {
+    out.push_back(
+        source.finding(Severity::kError, "tls", loaded.error().detail, std::string(kMakeCertificate)));
+  }
+  struct stat status{};
+  if (stat(fleet.tls->key.c_str(), &status) == 0)
+    check_private(fleet.tls->key, status, "tls.key", source, out);
+}
+
 void check_key(const Fleet& fleet, const Source& source, Findings& out) {
   const auto add = [&](Severity severity, std::string text, std::string advice) {
     out.push_back(source.finding(severity, "key", std::move(text), std::move(advice)));
@@ -42,12 +64,7 @@ void check_key(const Fleet& fleet, const Source& source, Findings& out) {
     return add(Severity::kError, fmt::format("{}: {}", fleet.key_file, std::strerror(errno)), make);
   if (!S_ISREG(status.st_mode))
     return add(Severity::kError, fmt::format("{} isn't a regular file", fleet.key_file), make);
-  if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    add(Severity::kWarning,
-        fmt::format("{} has mode {:04o}: others than its owner may use it", fleet.key_file,
-                    status.st_mode & 07777),
-        fmt::format("chmod 600 {}", fleet.key_file));
-  }
+  check_private(fleet.key_file, status, "key", source, out);
   const auto text = read_text_file(fleet.key_file);
   if (!text.ok()) return add(Severity::kError, text.error().detail, "let this user read it");
   std::string_view digits = *text;
@@ -204,6 +221,7 @@ Finding Source::finding(Severity severity, std::string path, std::string text, s
 std::vector<Finding> check_fleet(const Fleet& fleet, const Source& source) {
   Findings out;
   check_key(fleet, source, out);
+  check_tls(fleet, source, out);
   for (const Model& model : fleet.models) {
     check_roles(fleet, model, source, out);
     check_policy(model, source, out);

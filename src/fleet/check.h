@@ -39,8 +39,8 @@ class Source {
 };
 
 // Roles that don't cover a model, pairs without a qualification record, planes that don't meet, urls that
-// can't be right, SLOs that can't be kept, and what is wrong with the key file (looked at on disk). In file
-// order.
+// can't be right, SLOs that can't be kept, and what is wrong with the key file and with the files of TLS
+// (looked at on disk). In file order.
 std::vector<Finding> check_fleet(const Fleet& fleet, const Source& source);
 
 // True if a prefill at `p` may be handed to `d` as far as the file alone says: roles, model and plane.

@@ -12,6 +12,8 @@
 #include <fstream>
 #include <memory>
 
+#include "net/test_authority.h"
+
 namespace isthmus::fleet {
 namespace {
 
@@ -87,6 +89,24 @@ TEST_F(FleetCheck, TheKeyFileMustBeThereHaveKeysFormAndBePrivate) {
   std::filesystem::remove(folder_ + "/fleet.key");
   std::filesystem::create_directory(folder_ + "/fleet.key");
   EXPECT_THAT(found(), ElementsAre(HasSubstr("isn't a regular file")));
+}
+
+TEST_F(FleetCheck, FilesOfTlsMustBeWhatPeersTake) {
+  net::TestAuthority authority, other;
+  const auto tls = [](const net::TlsFiles& files) {
+    return fmt::format("key: file:fleet.key\ntls: {{certificate: {}, key: {}, authority: {}}}",
+                       files.certificate, files.key, files.authority);
+  };
+  net::TlsFiles files = authority.issue("w1");
+  EXPECT_THAT(found("key: file:fleet.key", tls(files)), IsEmpty());
+  EXPECT_EQ(chmod(files.key.c_str(), 0644), 0);
+  EXPECT_THAT(found("key: file:fleet.key", tls(files)),
+              ElementsAre(HasSubstr("3 warning tls.key: " + files.key + " has mode 0644")));
+  files = authority.issue("w2");
+  files.authority = other.issue("w2").authority;
+  EXPECT_THAT(found("key: file:fleet.key", tls(files)), ElementsAre(HasSubstr("would refuse it")));
+  files.certificate += "x";
+  EXPECT_THAT(found("key: file:fleet.key", tls(files)), ElementsAre(HasSubstr("No such file")));
 }
 
 TEST_F(FleetCheck, RolesMustCoverEachModel) {

@@ -13,6 +13,7 @@
 #include "base/time.h"
 #include "kv/negotiate.h"
 #include "net/stream.h"
+#include "net/tls.h"
 
 namespace isthmus::fleet {
 
@@ -58,6 +59,8 @@ enum class Dialer : std::uint8_t { kDecode, kPrefill };
 struct Fleet {
   std::string name;
   Dialer dialer = Dialer::kDecode;
+  // Control and data connections between machines; none: in the clear. Relative to the fleet file's folder.
+  std::optional<net::TlsFiles> tls;
   std::string key_file;  // HMAC key for tickets (64 hex digits); relative to the fleet file's folder.
   std::vector<Model> models;
   std::vector<Worker> workers;  // May be empty: a worker needs the key and the policies only.

@@ -83,7 +83,18 @@ TEST(Fleet, NamesLineAndPathOfAMisspeltKeyAndSuggestsTheRightOne) {
       "invalid_argument: f.yaml:5: models.smollm2: unknown key 'on_failrue', did you mean 'on_failure'?");
   EXPECT_THAT(
       detail_of(changed("fleet: demo", "fleet: demo\nzzzzzz: 1")),
-      HasSubstr("unknown key 'zzzzzz'; known are fleet, key, dialer, models, workers, qualifications"));
+      HasSubstr("unknown key 'zzzzzz'; known are fleet, key, tls, dialer, models, workers, qualifications"));
+}
+
+TEST(Fleet, ReadsTheFilesOfTlsWhichAreAllNeeded) {
+  EXPECT_FALSE(parse_fleet(kGood, "", "f.yaml")->tls.has_value());
+  const std::string with =
+      changed("fleet: demo", "fleet: demo\ntls: {certificate: a.pem, key: a.key, authority: /ca.pem}");
+  const auto fleet = parse_fleet(with, "/etc/isthmus", "f.yaml");
+  ASSERT_TRUE(fleet.ok()) << fleet.error().text();
+  EXPECT_EQ(fleet->tls, (net::TlsFiles{"/etc/isthmus/a.pem", "/etc/isthmus/a.key", "/ca.pem"}));
+  EXPECT_THAT(detail_of(changed("fleet: demo", "fleet: demo\ntls: {certificate: a.pem, key: a.key}")),
+              HasSubstr("tls: 'authority' is missing"));
 }
 
 TEST(Fleet, RefusesEachBadValueByItsPath) {

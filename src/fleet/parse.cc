@@ -319,6 +319,23 @@ Status read_qualification(const Value& item, const std::string& folder, Fleet& f
   return ok_status();
 }
 
+Result<std::string> file_of(const Value& value, const std::string& folder) {
+  ISTHMUS_TRY(const std::string text, text_of(value));
+  return (std::filesystem::path(folder) / text).string();
+}
+
+Result<net::TlsFiles> tls_of(const Value& value, const std::string& folder) {
+  ISTHMUS_TRY(const Fields fields, Fields::of(value, {"certificate", "key", "authority"}));
+  net::TlsFiles files;
+  ISTHMUS_TRY(const Value certificate, fields.required("certificate"));
+  ISTHMUS_TRY(files.certificate, file_of(certificate, folder));
+  ISTHMUS_TRY(const Value key, fields.required("key"));
+  ISTHMUS_TRY(files.key, file_of(key, folder));
+  ISTHMUS_TRY(const Value authority, fields.required("authority"));
+  ISTHMUS_TRY(files.authority, file_of(authority, folder));
+  return files;
+}
+
 Result<std::string> key_file_of(const Value& value, const std::string& folder) {
   ISTHMUS_TRY(const std::string text, text_of(value));
   constexpr std::string_view kScheme = "file:";
@@ -344,11 +361,14 @@ Status read_models(const Value& value, Fleet& fleet) {
 Result<Fleet> fleet_of(const Value& root, const std::string& folder) {
   Fleet fleet;
   ISTHMUS_TRY(const Fields fields,
-              Fields::of(root, {"fleet", "key", "dialer", "models", "workers", "qualifications"}));
+              Fields::of(root, {"fleet", "key", "tls", "dialer", "models", "workers", "qualifications"}));
   ISTHMUS_TRY(const Value name_value, fields.required("fleet"));
   ISTHMUS_TRY(fleet.name, name_of(name_value));
   ISTHMUS_TRY(const Value key, fields.required("key"));
   ISTHMUS_TRY(fleet.key_file, key_file_of(key, folder));
+  if (const Value* tls = fields.find("tls")) {
+    ISTHMUS_TRY(fleet.tls, tls_of(*tls, folder));
+  }
   if (const Value* dialer = fields.find("dialer")) {
     ISTHMUS_TRY(fleet.dialer,
                 choice_of<Dialer>(*dialer, {{"decode", Dialer::kDecode}, {"prefill", Dialer::kPrefill}}));

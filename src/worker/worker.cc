@@ -21,9 +21,10 @@ handoff::Capacity capacity_of(const engine::Engine& engine) {
           .staging_bytes = kStagingBytes};
 }
 
-Result<std::unique_ptr<transport::Transport>> make_transport(net::Loop& loop, const std::string& name) {
+Result<std::unique_ptr<transport::Transport>> make_transport(net::Loop& loop, const std::string& name,
+                                                             const std::shared_ptr<const net::Tls>& tls) {
   if (name == "shm") return transport::make_shm(loop);
-  if (name == "tcp") return transport::make_tcp(loop);
+  if (name == "tcp") return transport::make_tcp(loop, tls);
   return Error{Code::kInvalidArgument, fmt::format("transport '{}' isn't one of shm, tcp", name)};
 }
 
@@ -34,7 +35,7 @@ Result<std::unique_ptr<Worker>> Worker::start(net::Loop& loop, WorkerParts parts
   worker->tokenizer_ = parts.tokenizer;
   std::vector<transport::Transport*> transports;
   for (const std::string& name : parts.transports) {
-    ISTHMUS_TRY(auto transport, make_transport(loop, name));
+    ISTHMUS_TRY(auto transport, make_transport(loop, name, parts.tls));
     transports.push_back(transport.get());
     worker->transports_.push_back(std::move(transport));
   }

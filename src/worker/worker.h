@@ -14,6 +14,7 @@
 #include "handoff/agent/agent.h"
 #include "http/server.h"
 #include "net/loop.h"
+#include "net/tls.h"
 #include "transport/api/transport.h"
 #include "worker/engine_loop.h"
 #include "worker/service.h"
@@ -29,6 +30,7 @@ struct WorkerParts {
   ServiceOptions service;
   EngineLoopLimits engine_limits;
   std::vector<std::string> transports = {"shm", "tcp"};  // In order of preference.
+  std::shared_ptr<const net::Tls> tls;                   // Of connections over tcp; null: none.
   handoff::AgentOptions agent;  // capacity is filled in from the engine if its bytes are 0.
 };
 

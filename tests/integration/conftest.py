@@ -2,6 +2,7 @@
 """Real processes: starts the built program, reads its pages, waits for facts instead of sleeping."""
 
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -150,6 +151,8 @@ class Fleet:
         decode_options=(),
         on_failure="recompute",
         dialer="decode",
+        tls=None,  # The files' names, by the keys of the fleet file.
+        before_decoders=None,  # Called when the prefill worker serves and no decode worker has begun.
         decoders=1,
         is_wired=False,  # The agents meet over `wires`.
     ):
@@ -159,8 +162,12 @@ class Fleet:
         self.file = folder / "fleet.yaml"
         self.on_failure = on_failure
         self.dialer = dialer
+        self.tls = tls
         self.write([])
         self.prefill = self.worker("p1", *prefill.split(":"), "prefill", prefill_options)
+        if before_decoders:
+            self.prefill.start()
+            before_decoders()
         self.decoders = [
             self.worker(f"d{i + 1}", *decode.split(":"), "decode", decode_options) for i in range(decoders)
         ]
@@ -193,6 +200,7 @@ class Fleet:
             "fleet: test",
             "key: file:fleet.key",
             f"dialer: {self.dialer}",
+            *([f"tls: {json.dumps(self.tls)}"] if self.tls else []),
             "models:",
             f"  smollm2: {{policy: unqualified, on_failure: {self.on_failure}}}",
         ]

@@ -20,8 +20,10 @@
 namespace isthmus::worker {
 namespace {
 
-// What the fleet file says of this worker: the key, and the policy of its model.
-Status read_fleet(const WorkerOptions& options, handoff::AgentOptions& agent, std::string& served_model) {
+// What the fleet file says of this worker: the key, TLS, and the policy of its model.
+Status read_fleet(const WorkerOptions& options, WorkerParts& parts) {
+  handoff::AgentOptions& agent = parts.agent;
+  std::string& served_model = parts.service.served_model;
   if (options.fleet_file.empty()) {
     random_bytes(agent.fleet_key);
     if (served_model.empty()) served_model = "default";
@@ -29,6 +31,9 @@ Status read_fleet(const WorkerOptions& options, handoff::AgentOptions& agent, st
   }
   ISTHMUS_TRY(const fleet::Fleet fleet, fleet::load_fleet(options.fleet_file));
   ISTHMUS_TRY(agent.fleet_key, load_key(fleet.key_file));
+  if (fleet.tls.has_value()) {
+    ISTHMUS_TRY(parts.tls, net::load_tls(*fleet.tls));
+  }
   if (served_model.empty() && fleet.models.size() == 1) served_model = fleet.models.front().name;
   const fleet::Model* model = fleet.find_model(served_model);
   if (model == nullptr) {
@@ -70,7 +75,7 @@ Result<WorkerParts> assemble(const WorkerOptions& options) {
   ISTHMUS_TRY(parts.listen, net::Endpoint::parse(options.listen));
   ISTHMUS_TRY(parts.service.role, parse_role(options.role));
   parts.service.served_model = options.served_model;
-  ISTHMUS_TRY(read_fleet(options, parts.agent, parts.service.served_model));
+  ISTHMUS_TRY(read_fleet(options, parts));
   parts.service.request_timeout = std::chrono::seconds(options.request_timeout_s);
   parts.agent.name = options.name;
   parts.agent.listen = options.agent_listen;
