@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint32_t kTicketMagic = 0x4b544849;  // "IHTK" read as bytes.
 constexpr std::uint16_t kTicketVersion = 1;
-constexpr std::uint16_t kFlagMayPrecedeAdmission = 1;
+constexpr std::uint16_t kFlagMayPrecedeAdmission = 1, kFlagMember = 2;
 constexpr std::size_t kProducerBytesMax = 255;
 constexpr std::string_view kTicketLabel = "isthmus ticket";
 constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -69,6 +69,10 @@ Result<std::vector<std::byte>> decode_base64url(std::string_view text) {
   return bytes;
 }
 
+bool is_sound(const Membership& membership) {
+  return membership.members <= kGroupMembersMax && membership.member < membership.members;
+}
+
 Mac ticket_mac(std::span<const std::byte> signed_bytes, const Key& fleet_key) {
   return hmac_sha256(derive_key(fleet_key, kTicketLabel, {}), signed_bytes);
 }
@@ -84,10 +88,16 @@ Result<std::string> mint(const Ticket& ticket, const Key& fleet_key) {
     return Error{Code::kInvalidArgument, fmt::format("ticket: producer name of {} bytes, 1 to {} are allowed",
                                                      ticket.producer.size(), kProducerBytesMax)};
   }
+  if (ticket.membership && !is_sound(*ticket.membership)) {
+    return Error{Code::kInvalidArgument, fmt::format("ticket: member {} of {}", ticket.membership->member,
+                                                     ticket.membership->members)};
+  }
+  std::uint16_t flags = ticket.may_precede_admission ? kFlagMayPrecedeAdmission : 0;
+  if (ticket.membership) flags |= kFlagMember;
   ByteWriter writer;
   writer.number(kTicketMagic);
   writer.number(kTicketVersion);
-  writer.number(ticket.may_precede_admission ? kFlagMayPrecedeAdmission : std::uint16_t{0});
+  writer.number(flags);
   writer.id(ticket.incarnation);
   writer.id(ticket.reservation);
   writer.digest(ticket.descriptor);
@@ -96,6 +106,11 @@ Result<std::string> mint(const Ticket& ticket, const Key& fleet_key) {
   writer.number(ticket.expires_ms);
   writer.id(ticket.nonce);
   writer.text(ticket.producer);
+  if (ticket.membership) {
+    writer.id(ticket.membership->group);
+    writer.number(ticket.membership->member);
+    writer.number(ticket.membership->members);
+  }
   const Mac mac = ticket_mac(writer.bytes(), fleet_key);
   writer.raw(mac);
   return encode_base64url(writer.bytes());
@@ -123,13 +138,22 @@ Result<SignedTicket> parse_ticket(std::string_view text) {
   parsed.ticket.expires_ms = reader.number<std::uint64_t>();
   parsed.ticket.nonce = reader.id();
   parsed.ticket.producer = reader.text(kProducerBytesMax);
-  parsed.ticket.may_precede_admission = flags == kFlagMayPrecedeAdmission;
+  parsed.ticket.may_precede_admission = (flags & kFlagMayPrecedeAdmission) != 0;
+  if ((flags & kFlagMember) != 0) {
+    Membership& membership = parsed.ticket.membership.emplace();
+    membership.group = reader.id();
+    membership.member = reader.number<std::uint32_t>();
+    membership.members = reader.number<std::uint32_t>();
+  }
   if (!reader.ok()) return malformed("it is cut short");
   if (magic != kTicketMagic) return malformed(fmt::format("magic {:08x} != {:08x}", magic, kTicketMagic));
   if (version != kTicketVersion)
     return malformed(fmt::format("version {} isn't {}", version, kTicketVersion));
-  if (flags > kFlagMayPrecedeAdmission) return malformed(fmt::format("flags {:#x} are unknown", flags));
+  if (flags > (kFlagMayPrecedeAdmission | kFlagMember))
+    return malformed(fmt::format("flags {:#x} are unknown", flags));
   if (reader.left() != 0) return malformed(fmt::format("{} bytes too many", reader.left()));
+  if (const auto& membership = parsed.ticket.membership; membership && !is_sound(*membership))
+    return malformed(fmt::format("member {} of {}", membership->member, membership->members));
   if (parsed.ticket.producer.empty()) return malformed("its producer has no name");
   return parsed;
 }

@@ -19,6 +19,16 @@ namespace isthmus::wire {
 
 inline constexpr std::size_t kTicketTextMax = 2048;  // Fits an HTTP header and a JSON field of any relay.
 
+inline constexpr std::uint32_t kGroupMembersMax = 256;
+
+// Of a reservation that is a part of a state on several ranks: one holds a whole state with all others of its
+// group only.
+struct Membership {
+  Id128 group;  // Fresh random value; the same in all tickets of one offer.
+  std::uint32_t member = 0, members = 0;
+  friend bool operator==(const Membership&, const Membership&) = default;
+};
+
 // Endpoints travel beside a ticket, not in it: gateways rewrite them.
 struct Ticket {
   std::string producer;  // The producing agent's name, ≤ 255 bytes.
@@ -30,6 +40,7 @@ struct Ticket {
   Id128 nonce;
   bool may_precede_admission =
       false;  // Minted by a router: OPEN may arrive before the reservation is admitted.
+  std::optional<Membership> membership = std::nullopt;
   friend bool operator==(const Ticket&, const Ticket&) = default;
 };
 

@@ -143,6 +143,12 @@ Ticket full_ticket() {
   return {"p1", {1, 2}, {3, 4}, {5, 6}, {0, 600}, 12345, {7, 8}, false};
 }
 
+Ticket member_ticket() {
+  Ticket ticket = full_ticket();
+  ticket.membership = {{9, 10}, 1, 4};
+  return ticket;
+}
+
 std::string hex(std::span<const std::byte> bytes) {
   std::string text;
   for (const std::byte byte : bytes) text += fmt::format("{:02x}", std::to_integer<unsigned>(byte));
@@ -486,6 +492,37 @@ TEST(Tickets, ComeBackAndVerify) {
   Ticket routed = full_ticket();
   routed.may_precede_admission = true;
   EXPECT_EQ(parse_ticket(*mint(routed, key(1)))->ticket, routed);
+  routed.membership = {{10, 11}, 255, kGroupMembersMax};
+  EXPECT_EQ(parse_ticket(*mint(routed, key(1)))->ticket, routed);
+}
+
+std::string base64url(std::span<const std::byte> bytes) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+  std::string text;
+  for (std::size_t bit = 0; bit < bytes.size() * 8; bit += 6) {
+    std::size_t digit = 0;
+    for (std::size_t i = bit; i < bit + 6; ++i) {
+      const unsigned byte = i / 8 < bytes.size() ? std::to_integer<unsigned>(bytes[i / 8]) : 0;
+      digit = digit * 2 + ((byte >> (7 - i % 8)) & 1);
+    }
+    text += kDigits[digit];
+  }
+  return text;
+}
+
+TEST(Tickets, AMemberIsOneOfItsGroup) {
+  Ticket ticket = member_ticket();
+  for (const auto& [member, members] : {std::pair{4u, 4u}, {0u, 0u}, {0u, kGroupMembersMax + 1}}) {
+    ticket.membership = {{10, 11}, member, members};
+    EXPECT_EQ(mint(ticket, key(1)).code(), Code::kInvalidArgument) << member << " of " << members;
+  }
+  // A forger's, who may write any number.
+  std::vector<std::byte> bytes = parse_ticket(*mint(member_ticket(), key(1)))->signed_bytes;
+  store_le(std::span(bytes).last(4), std::uint32_t{1});
+  bytes.resize(bytes.size() + sizeof(Mac));
+  const auto forged = parse_ticket(base64url(bytes));
+  EXPECT_EQ(forged.code(), Code::kMalformed);
+  EXPECT_NE(forged.error().detail.find("member 1 of 1"), std::string::npos) << forged.error().detail;
 }
 
 TEST(Tickets, EachFaultHasItsName) {
@@ -499,7 +536,7 @@ TEST(Tickets, EachFaultHasItsName) {
 }
 
 TEST(Tickets, NoChangedCharacterPasses) {
-  const std::string text = *mint(full_ticket(), key(1));
+  const std::string text = *mint(member_ticket(), key(1));
   for (std::size_t at = 0; at < text.size(); ++at) {
     for (int value = 0; value < 256; ++value) {
       const auto other = static_cast<char>(value);
@@ -632,6 +669,7 @@ void expect_vector(const std::string& file, const std::string& text) {
 
 TEST(Vectors, TicketHeaderAndFramesAreAsWritten) {
   expect_vector("ticket.txt", *mint(full_ticket(), key(1)));
+  expect_vector("ticket_member.txt", *mint(member_ticket(), key(1)));
   expect_vector("chunk_header.hex", hex(*encode_chunk_header(full_header())));
   std::string frames;
   for (const Frame& frame : all_frames()) frames += fmt::format("{} {}\n", name(frame), hex(*encode(frame)));

@@ -45,15 +45,16 @@ Producing::Producing(net::Loop& loop, const std::string& transport, const engine
 }
 
 Status Producing::offer(const kv::Descriptor& target) {
-  ISTHMUS_TRY(offered, handoff::offer_group(agents(), engine().descriptor(), target, {},
-                                            {.prompt_tokens = kPrompt,
-                                             .pinned = std::vector<handoff::Amount>(ranks(), {.bytes = 1000}),
-                                             .deadline = now() + kPatience},
-                                            [this](const handoff::Ending& end) {
-                                              released = end.kind;
-                                              ++ends;
-                                              engine().close(source_);
-                                            }));
+  ISTHMUS_TRY(offered,
+              handoff::offer_group(agents(), engine().descriptor(), target, {},
+                                   {.prompt_tokens = kPrompt,
+                                    .pinned = std::vector<handoff::Amount>(ranks(), {.bytes = kPinned}),
+                                    .deadline = now() + kPatience},
+                                   [this](const handoff::Ending& end) {
+                                     released = end.kind;
+                                     ++ends;
+                                     engine().close(source_);
+                                   }));
   return ok_status();
 }
 
@@ -114,6 +115,21 @@ Status Consuming::fetch(const std::vector<handoff::MemberTicket>& members) {
                                   .deadline = now() + kPatience},
                                  std::move(events)));
   return ok_status();
+}
+
+Status Consuming::fetch_one(const handoff::MemberTicket& ticket, bool is_member) {
+  handoff::FetchEvents events;
+  events.planned = [](const kv::Descriptor&) { return ok_status(); };
+  events.verified = [](const handoff::SealInfo&) {};
+  return agent(ticket.route.target_rank)
+      .fetch({.ticket = ticket.ticket,
+              .endpoints = ticket.endpoints,
+              .prompt = prompt_,
+              .destination = {},
+              .deadline = now() + kPatience,
+              .is_member = is_member},
+             std::move(events))
+      .status();
 }
 
 bool Consuming::is_moving() const {

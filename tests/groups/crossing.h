@@ -15,6 +15,7 @@ namespace isthmus::groups {
 // Beyond a tile, so that it crosses in pieces, and with an incomplete one at the end.
 inline constexpr std::size_t kPrompt = 300;
 inline constexpr std::size_t kTile = 256;
+inline constexpr std::uint64_t kPinned = 1000;  // Bytes, on each rank of a producer.
 
 struct Ranks {
   std::uint32_t tensor = 1, pipeline = 1;
@@ -55,6 +56,8 @@ class Consuming : public Crew {
   ~Consuming() { lead = nullptr; }
 
   Status fetch(const std::vector<handoff::MemberTicket>& members);
+  // One rank for itself, as a group's member or not.
+  Status fetch_one(const handoff::MemberTicket& ticket, bool is_member);
   bool is_moving() const;           // Every member has its memory.
   bool has_of_each_member() const;  // And a chunk in it.
   void give_up_memory();            // What it owns.

@@ -190,15 +190,55 @@ TEST_P(GroupFaults, AClientThatLeavesEndsTheGroupAndItsReservations) {
   crossing.expect_nothing_owned();
 }
 
-TEST_P(GroupFaults, AMemberThatIsMissingIsNoticedBeforeAnythingMoves) {
+TEST_P(GroupFaults, MembersBetweenOtherRanksAreNoticedBeforeAnythingMoves) {
   Crossing crossing = two_to_three(GetParam());
   crossing.offer();
-  crossing.members.pop_back();
+  crossing.members.back().route = crossing.members.front().route;
   crossing.fetch();
   ASSERT_TRUE(crossing.until([&] { return crossing.d.is_over; }));
   EXPECT_EQ(crossing.d.ending.kind, TerminalKind::kRejected);
-  EXPECT_THAT(crossing.d.ending.error.text(), HasSubstr("3 members were offered; the state takes 4"));
+  EXPECT_THAT(crossing.d.ending.error.text(),
+              HasSubstr("4 members were offered; the state takes 4, between other ranks"));
   crossing.p.offered->withdraw("it isn't wanted");
+  crossing.expect_nothing_owned();
+}
+
+// Two offers of one state: what differs is the group alone.
+TEST(GroupTickets, EachMemberOfOneGroupOnceOrNothingIsFetched) {
+  Crossing crossing = two_to_three("tcp");
+  crossing.offer();
+  const std::vector<handoff::MemberTicket> members = crossing.members;
+  const auto first = crossing.p.offered;
+  crossing.offer();
+  const auto refused = [&](const std::vector<handoff::MemberTicket>& given) {
+    const Status begun = crossing.d.fetch(given);
+    EXPECT_EQ(begun.code(), Code::kIncompatible);
+    return begun.ok() ? "" : begun.error().text();
+  };
+  auto given = members;
+  given[1] = crossing.members[1];
+  EXPECT_THAT(refused(given), HasSubstr("member 1: it is that of another group"));
+  given = members;
+  given[3] = members[2];
+  EXPECT_THAT(refused(given), HasSubstr("member 3: member 2 is given twice"));
+  given.pop_back();
+  EXPECT_THAT(refused(given), HasSubstr("3 members were given, the group has 4"));
+  // One rank's whole state has a ticket too.
+  const auto whole = crossing.p.agent(0).offer({kPrompt, {}, now() + kPatience}, [](const auto&) {});
+  ASSERT_TRUE(whole.ok());
+  given[0].ticket = whole->ticket;
+  EXPECT_THAT(refused(given), HasSubstr("member 0: it is that of a whole state"));
+  EXPECT_EQ(crossing.d.fetch_one(given[0], true).code(), Code::kIncompatible);
+  EXPECT_EQ(crossing.d.fetch_one(members[0], false).code(), Code::kIncompatible);
+  // What each rank pins is counted once an offer.
+  for (std::uint32_t rank = 0; rank < crossing.p.ranks(); ++rank) {
+    const handoff::Ledger& ledger = crossing.p.agent(rank).ledger();
+    EXPECT_EQ(ledger.held(handoff::Category::kPinned).bytes, 2 * kPinned);
+    EXPECT_EQ(ledger.held(handoff::Category::kActive).bytes, 0u);
+  }
+  first->withdraw("it isn't wanted");
+  crossing.p.offered->withdraw("it isn't wanted");
+  crossing.p.agent(0).withdraw(whole->reservation, "it isn't wanted");
   crossing.expect_nothing_owned();
 }
 
@@ -270,15 +310,18 @@ TEST(GroupFaultsOverTcp, WithoutRoomOnOneRankNoneIsTakenAndTheWaitIsBounded) {
   crossing.expect_nothing_owned();
 }
 
+// A producer that offers a rank's part as if it were whole, and a consumer that takes it for whole.
 TEST(GroupFaultsOverTcp, ARankFetchesNothingByItself) {
   Crossing crossing = two_to_three("tcp");
   crossing.offer();
+  const auto whole = crossing.p.agent(0).offer({kPrompt, {}, now() + kPatience}, [](const auto&) {});
+  ASSERT_TRUE(whole.ok()) << whole.error().text();
   handoff::FetchEvents events;
   std::optional<handoff::Ending> ended;
   events.ended = [&](const handoff::SealInfo*, const handoff::Ending& end) { ended = end; };
   ASSERT_TRUE(crossing.d.agent(0)
-                  .fetch({.ticket = crossing.members[0].ticket,
-                          .endpoints = crossing.members[0].endpoints,
+                  .fetch({.ticket = whole->ticket,
+                          .endpoints = crossing.p.agent(0).endpoints(),
                           .prompt = crossing.prompt,
                           .destination = {.bytes = 1},
                           .deadline = now() + kPatience},
@@ -287,6 +330,7 @@ TEST(GroupFaultsOverTcp, ARankFetchesNothingByItself) {
   ASSERT_TRUE(crossing.until([&] { return ended.has_value(); }));
   EXPECT_EQ(ended->kind, TerminalKind::kRejected);
   EXPECT_THAT(ended->error.text(), HasSubstr("for a group"));
+  crossing.p.agent(0).withdraw(whole->reservation, "it isn't wanted");
   crossing.p.offered->withdraw("it isn't wanted");
   crossing.expect_nothing_owned();
 }

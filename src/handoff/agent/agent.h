@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <variant>
@@ -26,6 +27,7 @@
 #include "kv/negotiate.h"
 #include "net/loop.h"
 #include "transport/api/transport.h"
+#include "wire/ticket.h"
 
 namespace isthmus::handoff {
 
@@ -59,9 +61,10 @@ struct Ending {
 };
 
 struct Offer {
-  std::uint64_t prompt_tokens = 0;  // The state will cover [0, prompt_tokens).
-  Amount pinned;                    // What it pins here until it is released.
-  Instant deadline;                 // Of the request.
+  std::uint64_t prompt_tokens = 0;                            // The state will cover [0, prompt_tokens).
+  Amount pinned;                                              // What it pins here until it is released.
+  Instant deadline;                                           // Of the request.
+  std::optional<wire::Membership> membership = std::nullopt;  // Of a group's.
 };
 
 struct Offered {
@@ -116,6 +119,8 @@ class Agent {
   // Memory of sequences that didn't come by a handoff: kActive until free_memory(). exhausted as
   // Ledger::grant().
   virtual Result<GrantId> take_memory(Amount amount, Instant expected_end) = 0;
+  // What several reservations of this agent pin together: kPinned until free_memory(). As take_memory().
+  virtual Result<GrantId> pin_memory(Amount amount, Instant expected_end) = 0;
   // Gives a grant back, an owned destination's too, and lets handoffs go on that wait for room. 0 is nothing.
   virtual void free_memory(GrantId grant) = 0;
 
@@ -137,7 +142,8 @@ class Agent {
   // connection is lost under a handoff. A failure is logged and counted: the consumer's fetch ends by itself.
   virtual void reach(const std::vector<std::string>& endpoints) = 0;
 
-  // Consumer. invalid_argument if the ticket can't be read; exhausted at a limit.
+  // Consumer. Errors: malformed if the ticket can't be read; incompatible if it is a member's and this fetch
+  // isn't, or the other way round; exhausted at a limit.
   virtual Result<FetchId> fetch(Fetch fetch, FetchEvents events) = 0;
   // ended() still comes, with kCancelled, once the destination is quiet.
   virtual void cancel(FetchId fetch) = 0;

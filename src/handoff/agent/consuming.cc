@@ -22,6 +22,11 @@ Result<FetchId> Shell::fetch(Fetch fetch, FetchEvents events) {
     return Error{Code::kExhausted, fmt::format("{} fetches are under way", fetches_.size())};
   }
   ISTHMUS_TRY(const wire::SignedTicket ticket, wire::parse_ticket(fetch.ticket));
+  if (fetch.is_member != ticket.ticket.membership.has_value()) {
+    return Error{Code::kIncompatible, fetch.is_member
+                                          ? "the ticket is that of a whole state, not of a group's member"
+                                          : "the ticket is that of a group's member, not of a whole state"};
+  }
   auto incoming = std::make_shared<Incoming>();
   incoming->id = next_fetch_++;
   incoming->fetch = std::move(fetch);

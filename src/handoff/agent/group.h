@@ -98,7 +98,8 @@ class GroupLead {
             const Timings& timings = {}, const Limits& limits = {});
   ~GroupLead();
 
-  // Errors: invalid_argument (no such rank, or no amount for one), those of GroupCore::begin().
+  // Errors: invalid_argument (no such rank, or no amount for one), malformed (a ticket), incompatible (not
+  // each member of one group once), those of GroupCore::begin().
   Result<GroupId> fetch(GroupFetch fetch, GroupFetchEvents events);
   // ended() still comes, with kCancelled, once all destinations are quiet.
   void cancel(GroupId group);

@@ -11,8 +11,35 @@
 #include "base/log.h"
 #include "handoff/agent/group.h"
 #include "transform/plan.h"
+#include "wire/ticket.h"
 
 namespace isthmus::handoff {
+
+namespace {
+
+// Each member of one group, once. That the tickets are the producer's is for each rank to check.
+Status check_tickets(const std::vector<MemberTicket>& members) {
+  std::optional<Id128> group;
+  std::vector<bool> given(members.size());
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const auto refuse = [&](const std::string& why) {
+      return Error{Code::kIncompatible, fmt::format("the ticket of member {}: {}", i, why)};
+    };
+    ISTHMUS_TRY(const wire::SignedTicket ticket, wire::parse_ticket(members[i].ticket));
+    const auto& membership = ticket.ticket.membership;
+    if (!membership) return refuse("it is that of a whole state");
+    if (!group) group = membership->group;
+    if (membership->group != *group) return refuse("it is that of another group");
+    if (membership->members != members.size())
+      return refuse(
+          fmt::format("{} members were given, the group has {}", members.size(), membership->members));
+    if (given[membership->member]) return refuse(fmt::format("member {} is given twice", membership->member));
+    given[membership->member] = true;
+  }
+  return ok_status();
+}
+
+}  // namespace
 
 // One group, from the fetch to its end. Members' events keep it, so that memory is given back also when
 // nobody leads any more.
@@ -172,6 +199,7 @@ Result<GroupId> GroupLead::fetch(GroupFetch fetch, GroupFetchEvents events) {
     if (member.route.target_rank >= ranks_.size())
       return Error{Code::kInvalidArgument, fmt::format("there is no rank {}", member.route.target_rank)};
   }
+  ISTHMUS_TRY(check_tickets(fetch.members));
   const auto count = static_cast<std::uint32_t>(fetch.members.size());
   ISTHMUS_TRY(const GroupId id, core_.begin(count, fetch.deadline, now()));
   const auto run = std::make_shared<Run>();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/rng.h"
 #include "handoff/agent/group.h"
 #include "transform/plan.h"
 
@@ -21,9 +22,11 @@ class Offering final : public OfferedGroup, public std::enable_shared_from_this<
   const std::vector<MemberTicket>& members() const override { return tickets_; }
 
   Status start(const std::vector<transform::Route>& routes, const GroupOffer& offer) {
+    const Id128 group = random_id();
+    const auto count = static_cast<std::uint32_t>(routes.size());
     for (const transform::Route& route : routes) {
       if (holds_.at(route.source_rank) == 0) ISTHMUS_TRY(hold(route.source_rank, offer));
-      ISTHMUS_TRY(add(route, offer));
+      ISTHMUS_TRY(add(route, offer, {group, static_cast<std::uint32_t>(members_.size()), count}));
     }
     return ok_status();
   }
@@ -77,13 +80,13 @@ class Offering final : public OfferedGroup, public std::enable_shared_from_this<
 
   Status hold(std::uint32_t rank, const GroupOffer& offer) {
     ISTHMUS_TRY(const auto agent, agent_of(rank));
-    ISTHMUS_TRY(holds_[rank], agent->take_memory(offer.pinned.at(rank), offer.deadline));
+    ISTHMUS_TRY(holds_[rank], agent->pin_memory(offer.pinned.at(rank), offer.deadline));
     return ok_status();
   }
 
-  Status add(const transform::Route& route, const GroupOffer& offer) {
+  Status add(const transform::Route& route, const GroupOffer& offer, const wire::Membership& membership) {
     ISTHMUS_TRY(const auto agent, agent_of(route.source_rank));
-    ISTHMUS_TRY(Offered made, agent->offer({offer.prompt_tokens, {}, offer.deadline},
+    ISTHMUS_TRY(Offered made, agent->offer({offer.prompt_tokens, {}, offer.deadline, membership},
                                            [self = shared_from_this(), i = members_.size()](
                                                const Ending& ending) { self->member_ended(i, ending); }));
     members_.push_back({made.reservation});

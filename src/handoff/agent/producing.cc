@@ -42,7 +42,8 @@ Result<Offered> Shell::offer(const Offer& offer, std::function<void(const Ending
                    .lease = options_.timings.lease,
                    .deadline = offer.deadline,
                    .policy = options_.policy,
-                   .pinned = offer.pinned};
+                   .pinned = offer.pinned,
+                   .membership = offer.membership};
   Result<std::string> ticket = Error{Code::kInternal, "not asked"};
   Held& held = held_[spec.id];
   held.ended = std::move(ended);

@@ -51,6 +51,9 @@ class Shell final : public Agent {
   Result<GrantId> take_memory(Amount amount, Instant expected_end) override {
     return ledger_.grant(Category::kActive, amount, expected_end);
   }
+  Result<GrantId> pin_memory(Amount amount, Instant expected_end) override {
+    return ledger_.grant(Category::kPinned, amount, expected_end);
+  }
   void free_memory(GrantId grant) override;
   Result<Offered> offer(const Offer& offer, std::function<void(const Ending&)> ended) override;
   void publish(Id128 reservation, kv::TokenRange range,

@@ -18,7 +18,7 @@
 namespace isthmus::handoff {
 
 using GroupId = std::uint64_t;
-inline constexpr std::uint32_t kGroupRanksMax = 256;
+inline constexpr std::uint32_t kGroupRanksMax = wire::kGroupMembersMax;
 
 // ConsumerCore::decide() at that rank. Repeated until owned().
 struct TellOwn {

@@ -42,10 +42,11 @@ Status ProducerCore::check_reservation(const Reservation& reservation, Instant n
 }
 
 wire::Ticket ProducerCore::ticket_of(const Reservation& reservation, Instant lease_end) const {
-  return {options_.name,      options_.incarnation,
-          reservation.id,     reservation.source,
-          reservation.tokens, wire::to_ms(lease_end - options_.started),
-          reservation.nonce,  false};
+  return {options_.name,         options_.incarnation,
+          reservation.id,        reservation.source,
+          reservation.tokens,    wire::to_ms(lease_end - options_.started),
+          reservation.nonce,     false,
+          reservation.membership};
 }
 
 Result<std::string> ProducerCore::admitted(const Reservation& reservation, Instant now,

@@ -118,7 +118,8 @@ struct Reservation {
   Duration lease = std::chrono::seconds(10);  // How long it waits for a consumer.
   Instant deadline = kFarFuture;              // The request's; caps every lease.
   kv::Policy policy;
-  Amount pinned;  // At most, when prefill is done.
+  Amount pinned;                                              // At most, when prefill is done.
+  std::optional<wire::Membership> membership = std::nullopt;  // Of a group's: for the ticket.
 };
 
 struct PrefillResult {
