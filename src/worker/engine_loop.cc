@@ -274,7 +274,7 @@ void EngineLoop::open_task(const std::shared_ptr<Task>& task) {
     counted_.prompt_tokens_adopted += prompt;
     const engine::TokenId first = task->generated.back();
     task->generated.clear();
-    accept_token(*task, first);
+    accept_token(*task, {first});
     if (!tasks_.contains(task->id)) return;  // The first token ended it.
   }
   const Status added = scheduler_.add(task->id, prompt, task->computed);
@@ -314,9 +314,11 @@ void EngineLoop::step() {
         engine::sample(logits, task->job.sampling, items[i].end, task->generated);
     if (!token.ok()) {
       fail_task(*task, token.error());
-    } else {
-      accept_token(*task, *token);
+      continue;
     }
+    GeneratedToken generated{*token};
+    if (const auto top = task->job.scores) generated.scores = engine::score(logits, *token, *top);
+    accept_token(*task, std::move(generated));
   }
 }
 
@@ -335,16 +337,16 @@ void EngineLoop::after_prefill_chunk(Task& task, const scheduler::Item& item) {
   deliver(task, [range, shared](Task& t) { t.prefill.on_exported(range, std::move(*shared)); });
 }
 
-void EngineLoop::accept_token(Task& task, engine::TokenId token) {
-  const bool ends = is_end_(token);
+void EngineLoop::accept_token(Task& task, GeneratedToken token) {
+  const bool ends = is_end_(token.id);
   if (task.kind == Kind::kPrefill) {
     scheduler_.remove(task.id);  // The sequence stays open: exports may point into it.
-    deliver(task, [token, ends](Task& t) { t.prefill.on_prefilled(token, ends); });
+    deliver(task, [token = token.id, ends](Task& t) { t.prefill.on_prefilled(token, ends); });
     return;
   }
-  task.generated.push_back(token);
+  task.generated.push_back(token.id);
   ++counted_.tokens_generated;
-  if (!ends) deliver(task, [token](Task& t) { t.events.on_token(token); });
+  if (!ends) deliver(task, [token = std::move(token)](Task& t) { t.events.on_token(token); });
   if (!ends && task.generated.size() < task.job.tokens_max) return;
   const FinishReason reason = ends ? FinishReason::kStop : FinishReason::kLength;
   deliver(task, [this, reason](Task& t) {

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -30,9 +31,14 @@ using JobId = std::uint64_t;
 
 enum class FinishReason : std::uint8_t { kStop, kLength };
 
+struct GeneratedToken {
+  engine::TokenId id = 0;
+  std::optional<engine::Scores> scores{};  // If the job asks for them; not for a token of another worker.
+};
+
 // What a job reports, on the net loop's thread, in order. After on_finished or on_failed nothing follows.
 struct JobEvents {
-  std::function<void(engine::TokenId)> on_token;  // End-of-generation tokens aren't reported.
+  std::function<void(const GeneratedToken&)> on_token;  // End-of-generation tokens aren't reported.
   std::function<void(FinishReason)> on_finished;
   std::function<void(Error)> on_failed;
 };
@@ -47,8 +53,9 @@ struct PrefillEvents {
 struct Job {
   std::vector<engine::TokenId> prompt;  // Not empty.
   engine::SamplingParams sampling;
-  std::uint64_t tokens_max = 0;   // To generate, at least 1.
-  Instant deadline = kFarFuture;  // deadline_exceeded (or exhausted, if it never got room) after it.
+  std::optional<std::uint32_t> scores{};  // Tell how likely each token was, and so many of the likeliest.
+  std::uint64_t tokens_max = 0;           // To generate, at least 1.
+  Instant deadline = kFarFuture;          // deadline_exceeded (or exhausted, if it never got room) after it.
 };
 
 // An open sequence of the engine with its memory bound, waiting to be filled from outside.
@@ -121,7 +128,7 @@ class EngineLoop {
   void open_task(const std::shared_ptr<Task>& task);
   void step();
   void after_prefill_chunk(Task& task, const scheduler::Item& item);
-  void accept_token(Task& task, engine::TokenId token);
+  void accept_token(Task& task, GeneratedToken token);
   void end_task(Task& task);
   void fail_task(Task& task, Error error);
   void deliver(Task& task, std::function<void(Task&)> event);

@@ -1,32 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a prepared request to its last token, or its error.
+// From a prompt to its last token, or its error.
 #include "worker/generation.h"
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "http/openai_error.h"
 
 namespace isthmus::worker {
+namespace {
 
-Service::Generation::Generation(Service& service, std::shared_ptr<http::Exchange> exchange, Prepared prepared,
-                                std::uint64_t id)
+// Of a prompt's choice number `index`; the first draws as a request for one choice does.
+std::uint64_t seed_of(std::uint64_t seed, std::size_t index) {
+  constexpr std::uint64_t kApart = 0x9e3779b97f4a7c15;  // Odd, so that no two indices meet.
+  return seed + index * kApart;
+}
+
+}  // namespace
+
+Service::Generation::Generation(Service& service, Answer& answer, std::size_t choice)
     : service_(service),
-      exchange_(std::move(exchange)),
-      prepared_(std::move(prepared)),
-      id_(id),
-      writer_(service.writer_of(prepared_)),
-      text_(prepared_.request.stop),
-      begun_at_(now()) {}
+      answer_(answer),
+      choice_(choice),
+      prepared_(answer.prepared()),
+      prompt_(prepared_->prompts[choice / prepared_->request.n]),
+      text_(prepared_->request.stop) {}
 
 void Service::Generation::start() {
-  exchange_->on_disconnect([weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->on_disconnect();
-  });
-  if (prepared_.request.transfer.do_remote_prefill) {
+  if (prepared_->request.transfer.do_remote_prefill) {
     start_fetch();
   } else {
     start_local();
@@ -54,14 +58,14 @@ void Service::Generation::start_fetch() {
     self->fetch_.reset();
     self->handoff_ended(seal, ending);
   };
-  Result<handoff::FetchId> fetch = service_.agent_.fetch(
-      {.ticket = prepared_.request.transfer.ticket,
-       .endpoints = prepared_.request.transfer.endpoints,
-       .is_pushed = prepared_.request.transfer.is_pushed,
-       .prompt = prepared_.prompt,
-       .destination = service_.amount_of(prepared_.prompt.size() + prepared_.tokens_max),
-       .deadline = prepared_.deadline},
-      std::move(events));
+  Result<handoff::FetchId> fetch =
+      service_.agent_.fetch({.ticket = prepared_->request.transfer.ticket,
+                             .endpoints = prepared_->request.transfer.endpoints,
+                             .is_pushed = prepared_->request.transfer.is_pushed,
+                             .prompt = prompt_,
+                             .destination = service_.amount_of(prompt_.size() + prepared_->tokens_max),
+                             .deadline = prepared_->deadline},
+                            std::move(events));
   if (!fetch.ok()) return handoff_failed(fetch.error());
   fetch_ = *fetch;
 }
@@ -69,7 +73,7 @@ void Service::Generation::start_fetch() {
 void Service::Generation::reserve(kv::TokenRange range,
                                   std::function<void(Result<std::vector<kv::Binding>>)> done) {
   service_.engine_.reserve(
-      prepared_.prompt.size() + prepared_.tokens_max, range, prepared_.deadline,
+      prompt_.size() + prepared_->tokens_max, range, prepared_->deadline,
       [self = shared_from_this(), done = std::move(done)](Result<Destination> destination) {
         if (!destination.ok()) return done(destination.error());
         self->destination_ = destination->sequence;
@@ -116,13 +120,13 @@ void Service::Generation::handoff_ended(const handoff::SealInfo* seal, const han
 // Doubt means recompute or a typed error, as the model's policy says; never an answer from a state in doubt.
 void Service::Generation::handoff_failed(const Error& why) {
   if (is_over_) return;
-  const bool is_late = why.code == Code::kDeadlineExceeded && now() >= prepared_.deadline;
-  const bool recompute = !prepared_.request.transfer.fail_instead_of_recompute && !is_late;
+  const bool is_late = why.code == Code::kDeadlineExceeded && now() >= prepared_->deadline;
+  const bool recompute = !prepared_->request.transfer.fail_instead_of_recompute && !is_late;
   service_.metrics_
       .counter("isthmus_handoff_failures_total", "Requests whose handoff failed, by code and what followed",
                {{"code", std::string(name(why.code))}, {"then", recompute ? "recompute" : "error"}})
       .add();
-  ISTHMUS_LOG(kWarn, "handoff failed", "request={} then={} why=\"{}\"", prepared_.request_id,
+  ISTHMUS_LOG(kWarn, "handoff failed", "request={} then={} why=\"{}\"", prepared_->request_id,
               recompute ? "recompute" : "error", why.text());
   if (!recompute) return fail(why);
   route_ = fmt::format("recompute; code={}", name(why.code));
@@ -131,7 +135,7 @@ void Service::Generation::handoff_failed(const Error& why) {
 
 void Service::Generation::start_local() {
   Result<handoff::GrantId> grant = service_.agent_.take_memory(
-      service_.amount_of(prepared_.prompt.size() + prepared_.tokens_max), prepared_.deadline);
+      service_.amount_of(prompt_.size() + prepared_->tokens_max), prepared_->deadline);
   if (!grant.ok()) {
     retry_after_ = service_.memory_hint();
     return fail(grant.error());
@@ -143,16 +147,19 @@ void Service::Generation::start_local() {
 }
 
 Job Service::Generation::job() const {
-  return {.prompt = prepared_.prompt,
-          .sampling = prepared_.request.sampling,
-          .tokens_max = prepared_.tokens_max,
-          .deadline = prepared_.deadline};
+  engine::SamplingParams sampling = prepared_->request.sampling;
+  sampling.seed = seed_of(sampling.seed, choice_ % prepared_->request.n);
+  return {.prompt = prompt_,
+          .sampling = sampling,
+          .scores = prepared_->request.logprobs,
+          .tokens_max = prepared_->tokens_max,
+          .deadline = prepared_->deadline};
 }
 
 JobEvents Service::Generation::events() {
   const auto self = shared_from_this();
   JobEvents events;
-  events.on_token = [self](engine::TokenId token) { self->on_token(token); };
+  events.on_token = [self](const GeneratedToken& token) { self->on_token(token); };
   events.on_finished = [self](FinishReason reason) {
     self->job_.reset();
     self->finish(reason);
@@ -166,106 +173,72 @@ JobEvents Service::Generation::events() {
 
 // --- The answer.
 
-http::Headers Service::Generation::headers() const {
-  return {{"X-Request-Id", prepared_.request_id}, {"X-Isthmus-Route", route_}};
-}
-
-void Service::Generation::on_token(engine::TokenId token) {
+void Service::Generation::on_token(const GeneratedToken& token) {
   if (is_over_) return;
   if (++tokens_ == 1) {
     first_token_at_ = now();
-    service_.metrics_
-        .histogram("isthmus_ttft_seconds", "Time to first token, from the request's arrival",
-                   {0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30})
-        .observe(std::chrono::duration<double>(first_token_at_ - begun_at_).count());
-    begin_stream();
+    answer_.begin(route_);
   }
-  show(text_.add(service_.tokenizer_.piece(token)));
+  if (token.scores) untold_.push_back(scored(*token.scores));
+  tell(text_.add(service_.tokenizer_.piece(token.id)));
   if (!text_.stopped()) return;
   service_.engine_.cancel(job_.value());
   job_.reset();
   finish(FinishReason::kStop);
 }
 
-void Service::Generation::begin_stream() {
-  if (!prepared_.request.stream || is_streaming_) return;
-  is_streaming_ = true;
-  http::Response head{.status = 200, .headers = headers(), .body = ""};
-  head.headers.emplace_back("Content-Type", "text/event-stream");
-  head.headers.emplace_back("Cache-Control", "no-cache");
-  exchange_->begin(std::move(head));
-  if (std::string first = writer_.first_event(); !first.empty()) exchange_->write(std::move(first));
+ScoredToken Service::Generation::scored(const engine::Scores& scores) const {
+  const auto likely = [&](const engine::Score& score) {
+    return LikelyToken{service_.tokenizer_.piece(score.token, true), score.log_probability};
+  };
+  ScoredToken token{likely(scores.drawn), {}};
+  for (const engine::Score& score : scores.top) token.top.push_back(likely(score));
+  return token;
 }
 
-void Service::Generation::show(const std::string& text) {
+void Service::Generation::tell(std::string text) {
   if (text.empty()) return;
-  if (is_streaming_) {
-    exchange_->write(writer_.text_event(text));
-  } else {
-    collected_ += text;
-  }
+  answer_.tell(choice_, {std::move(text), std::exchange(untold_, {}), std::nullopt});
 }
 
 void Service::Generation::finish(FinishReason reason) {
   if (is_over_) return;
-  begin_stream();  // An answer without a token.
-  show(text_.finish());
-  const Usage usage{prepared_.prompt.size(), tokens_};
-  if (is_streaming_) {
-    exchange_->write(writer_.finish_event(reason));
-    if (prepared_.request.include_usage) exchange_->write(writer_.usage_event(usage));
-    exchange_->write(AnswerWriter::done_event());
-    exchange_->end();
-  } else {
-    http::Response response{
-        .status = 200, .headers = headers(), .body = writer_.whole(collected_, reason, usage, {})};
-    response.headers.emplace_back("Content-Type", "application/json");
-    exchange_->send(std::move(response));
-  }
+  answer_.begin(route_);  // A choice without a token.
+  std::string rest = text_.finish();
+  if (!rest.empty() || !untold_.empty())
+    answer_.tell(choice_, {std::move(rest), std::exchange(untold_, {}), std::nullopt});
   if (tokens_ > 1) {
     service_.metrics_
         .histogram("isthmus_time_per_output_token_seconds",
-                   "Mean time per output token after the first, by request",
+                   "Mean time per output token after the first, by choice",
                    {0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5})
         .observe(std::chrono::duration<double>(now() - first_token_at_).count() /
                  static_cast<double>(tokens_ - 1));
   }
-  end("ok");
+  const auto keep = shared_from_this();
+  end();
+  answer_.finish(choice_, reason, tokens_);
 }
 
 void Service::Generation::fail(const Error& why) {
   if (is_over_) return;
-  if (is_streaming_) {
-    exchange_->write(AnswerWriter::error_event(why));
-    exchange_->end();
-  } else {
-    http::Response response = http::error_response(why, {}, retry_after_);
-    for (auto& header : headers()) response.headers.push_back(std::move(header));
-    exchange_->send(std::move(response));
-  }
-  end(std::string(name(why.code)).c_str());
+  const auto keep = shared_from_this();
+  end();
+  answer_.fail(why, retry_after_, route_);
 }
 
-void Service::Generation::on_disconnect() {
+void Service::Generation::drop() {
   if (is_over_) return;
-  if (job_) service_.engine_.cancel(*job_);
-  job_.reset();
   const auto fetch = std::exchange(fetch_, std::nullopt);
-  end("disconnected");
+  end();
   if (fetch) service_.agent_.cancel(*fetch);
 }
 
-void Service::Generation::end(const char* outcome) {
+void Service::Generation::end() {
   is_over_ = true;
   if (job_) service_.engine_.cancel(*job_);
   job_.reset();
   service_.agent_.free_memory(std::exchange(grant_, 0));
-  service_.count_request(outcome);
-  ISTHMUS_LOG(kInfo, "request ended", "request={} outcome={} route=\"{}\" prompt_tokens={} tokens={}",
-              prepared_.request_id, outcome, route_.substr(0, route_.find(';')), prepared_.prompt.size(),
-              tokens_);
-  exchange_.reset();
-  service_.generations_.erase(id_);  // May destroy this.
 }
 
 }  // namespace isthmus::worker

@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// One request that is answered with tokens here: from a state handed over, recomputed, or computed alone.
+// One choice of an answer: from a state handed over, recomputed, or computed alone.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "worker/answer.h"
 #include "worker/service.h"
 #include "worker/text_stream.h"
 
 namespace isthmus::worker {
 
+// Loop's thread. Its answer is told until it is over, and not touched afterwards.
 class Service::Generation : public std::enable_shared_from_this<Service::Generation> {
  public:
-  Generation(Service& service, std::shared_ptr<http::Exchange> exchange, Prepared prepared, std::uint64_t id);
+  // The answer's choice number `choice`.
+  Generation(Service& service, Answer& answer, std::size_t choice);
   void start();
+  // Nobody wants it any more: what it holds goes as soon as nothing writes there.
+  void drop();
 
  private:
   // The state's way here.
@@ -27,24 +33,21 @@ class Service::Generation : public std::enable_shared_from_this<Service::Generat
   Job job() const;
   JobEvents events();
   // The answer.
-  void on_token(engine::TokenId token);
-  void show(const std::string& text);
-  void begin_stream();
+  void on_token(const GeneratedToken& token);
+  ScoredToken scored(const engine::Scores& scores) const;
+  void tell(std::string text);
   void finish(FinishReason reason);
   void fail(const Error& why);
-  void on_disconnect();
-  void end(const char* outcome);
-  http::Headers headers() const;
+  void end();
 
   Service& service_;
-  std::shared_ptr<http::Exchange> exchange_;
-  Prepared prepared_;
-  std::uint64_t id_ = 0;
-  AnswerWriter writer_;
+  Answer& answer_;
+  std::size_t choice_ = 0;
+  std::shared_ptr<const Prepared> prepared_;    // The answer's.
+  const std::vector<engine::TokenId>& prompt_;  // Of this choice.
   TextStream text_;
-  std::string collected_;
+  std::vector<ScoredToken> untold_;  // Tokens whose text isn't certain yet.
   std::uint64_t tokens_ = 0;
-  bool is_streaming_ = false;  // The head has been sent.
   bool is_over_ = false;
   std::optional<JobId> job_;
   std::optional<handoff::FetchId> fetch_;
@@ -52,7 +55,7 @@ class Service::Generation : public std::enable_shared_from_this<Service::Generat
   handoff::GrantId grant_ = 0;
   Duration retry_after_{0};      // For an answer that is `exhausted`.
   std::string route_ = "local";  // How the prompt's state came: local, handoff, recompute.
-  Instant begun_at_, first_token_at_;
+  Instant first_token_at_;
 };
 
 }  // namespace isthmus::worker

@@ -8,12 +8,14 @@
 #include <utility>
 
 #include "http/openai_error.h"
+#include "worker/utf8.h"
 
 namespace isthmus::worker {
 namespace {
 
 constexpr std::size_t kStopsMax = 4;  // OpenAI's own limit.
 constexpr std::size_t kMessagesMax = 1024;
+constexpr std::int64_t kTopLogprobsMax = 20;  // OpenAI's own limit for chat.
 constexpr std::uint64_t kTokensMax = std::uint64_t{1} << 20;
 
 Error bad(std::string detail) {
@@ -43,7 +45,8 @@ class Reader {
     ISTHMUS_TRY(const auto model, get<std::string>("model"));
     request.model = model.value_or("");
     ISTHMUS_TRY(refuse_unsupported());
-    ISTHMUS_TRY(api == Api::kChat ? read_messages(request) : read_prompt(request));
+    ISTHMUS_TRY(api == Api::kChat ? read_messages(request) : read_prompts(request));
+    ISTHMUS_TRY(read_choices(request));
     ISTHMUS_TRY(read_sampling(request));
     ISTHMUS_TRY(read_length(request));
     ISTHMUS_TRY(read_stop(request));
@@ -59,24 +62,18 @@ class Reader {
  private:
   // Fields that would change the answer and that this worker doesn't have.
   Status refuse_unsupported() {
-    for (const char* name : {"n", "best_of"}) {
-      ISTHMUS_TRY(const auto value, get<std::int64_t>(name));
-      if (value && *value != 1)
-        return Error{Code::kUnsupported, fmt::format("'{}' other than 1 isn't supported", name)};
-    }
-    for (const char* name : {"tools", "functions", "logit_bias", "suffix", "top_logprobs", "response_format",
-                             "grammar", "guided_json", "min_tokens", "repetition_penalty"}) {
+    ISTHMUS_TRY(const auto best_of, get<std::int64_t>("best_of"));
+    if (best_of && *best_of != 1)
+      return Error{Code::kUnsupported, "'best_of' other than 1 isn't supported; ask for 'n'"};
+    for (const char* name : {"tools", "functions", "logit_bias", "suffix", "response_format", "grammar",
+                             "guided_json", "min_tokens", "repetition_penalty"}) {
       field_ = name;
       const json::Value* value = body_.member(name);
       if (value == nullptr || value->is_null() || is_neutral(name, *value)) continue;
       return Error{Code::kUnsupported, fmt::format("'{}' isn't supported by this worker", name)};
     }
-    for (const char* name : {"echo", "logprobs"}) {
-      field_ = name;
-      const json::Value* value = body_.member(name);
-      if (value == nullptr || value->is_null() || value->as_bool() == false) continue;
-      return Error{Code::kUnsupported, fmt::format("'{}' isn't supported by this worker", name)};
-    }
+    ISTHMUS_TRY(const auto echo, get<bool>("echo"));
+    if (echo.value_or(false)) return Error{Code::kUnsupported, "'echo' isn't supported by this worker"};
     return ok_status();
   }
 
@@ -88,32 +85,74 @@ class Reader {
       return type != nullptr && type->as_string() != nullptr && *type->as_string() == "text";
     }
     if (const auto* object = value.as_object()) return object->empty();
-    if (name == "min_tokens" || name == "top_logprobs") return value.as_int() == 0;
+    if (name == "min_tokens") return value.as_int() == 0;
     if (name == "repetition_penalty") return value.as_double() == 1.0;
     if (name == "suffix") return value.as_string() != nullptr && value.as_string()->empty();
     return false;
   }
 
-  Status read_prompt(CompletionRequest& request) {
+  // Of how many choices the answer is, and what is told of each.
+  Status read_choices(CompletionRequest& request) {
+    ISTHMUS_TRY(const auto n, get<std::int64_t>("n"));
+    if (n && (*n < 1 || static_cast<std::uint64_t>(*n) > kChoicesMax))
+      return bad(fmt::format("'n' must be between 1 and {}, not {}", kChoicesMax, *n));
+    request.n = static_cast<std::uint32_t>(n.value_or(1));
+    if (request.choices() > kChoicesMax) {
+      return bad(fmt::format("{} prompts of {} choices each are more than {}", request.prompts.size(),
+                             request.n, kChoicesMax));
+    }
+    return request.api == Api::kChat ? read_chat_logprobs(request) : read_logprobs(request);
+  }
+
+  Status read_logprobs(CompletionRequest& request) {
+    ISTHMUS_TRY(const auto top, get<std::int64_t>("logprobs"));
+    if (!top) return ok_status();
+    if (*top < 0 || *top > kTopLogprobsMax)
+      return bad(fmt::format("'logprobs' must be between 0 and {}, not {}", kTopLogprobsMax, *top));
+    request.logprobs = static_cast<std::uint32_t>(*top);
+    return ok_status();
+  }
+
+  Status read_chat_logprobs(CompletionRequest& request) {
+    ISTHMUS_TRY(const auto wanted, get<bool>("logprobs"));
+    ISTHMUS_TRY(const auto top, get<std::int64_t>("top_logprobs"));
+    if (top && (*top < 0 || *top > kTopLogprobsMax))
+      return bad(fmt::format("'top_logprobs' must be between 0 and {}, not {}", kTopLogprobsMax, *top));
+    if (top.value_or(0) > 0 && !wanted.value_or(false)) return bad("'top_logprobs' needs 'logprobs': true");
+    if (wanted.value_or(false)) request.logprobs = static_cast<std::uint32_t>(top.value_or(0));
+    return ok_status();
+  }
+
+  Status read_prompts(CompletionRequest& request) {
     field_ = "prompt";
     const json::Value* prompt = body_.member("prompt");
     if (prompt == nullptr || prompt->is_null()) return bad("'prompt' is missing");
     const json::Array* items = prompt->as_array();
-    if (items != nullptr && items->size() == 1 && (items->front().is_string() || items->front().is_array())) {
-      prompt = &items->front();  // A batch of one.
-      items = prompt->as_array();
-    }
-    if (const std::string* text = prompt->as_string()) {
-      if (text->empty()) return bad("'prompt' is empty");
-      request.prompt = *text;
+    const bool is_batch =
+        items != nullptr && !items->empty() && (items->front().is_string() || items->front().is_array());
+    if (!is_batch) {
+      ISTHMUS_TRY(Prompt one, read_prompt(*prompt));
+      request.prompts.push_back(std::move(one));
       return ok_status();
     }
-    if (items == nullptr) return bad("'prompt' must be a string or an array of token ids");
-    if (items->empty()) return bad("'prompt' is empty");
-    if (items->front().is_string() || items->front().is_array()) {
-      return Error{Code::kUnsupported,
-                   "'prompt' with several prompts isn't supported; send one request for each"};
+    if (items->size() > kChoicesMax)
+      return bad(fmt::format("'prompt' holds {} prompts; at most {}", items->size(), kChoicesMax));
+    for (const json::Value& item : *items) {
+      ISTHMUS_TRY(Prompt one, read_prompt(item));
+      request.prompts.push_back(std::move(one));
     }
+    return ok_status();
+  }
+
+  static Result<Prompt> read_prompt(const json::Value& prompt) {
+    if (const std::string* text = prompt.as_string()) {
+      if (text->empty()) return bad("'prompt' is empty");
+      return Prompt(*text);
+    }
+    const json::Array* items = prompt.as_array();
+    if (items == nullptr)
+      return bad("'prompt' must be a string, an array of token ids, or an array of such prompts");
+    if (items->empty()) return bad("'prompt' is empty");
     std::vector<engine::TokenId> tokens;
     for (const json::Value& item : *items) {
       const auto token = item.as_int();
@@ -121,8 +160,7 @@ class Reader {
         return bad("'prompt' holds something that is no token id");
       tokens.push_back(static_cast<engine::TokenId>(*token));
     }
-    request.prompt = std::move(tokens);
-    return ok_status();
+    return Prompt(std::move(tokens));
   }
 
   Status read_messages(CompletionRequest& request) {
@@ -139,7 +177,7 @@ class Reader {
       ISTHMUS_TRY(auto message, read_message((*items)[i]));
       messages.push_back(std::move(message));
     }
-    request.prompt = std::move(messages);
+    request.prompts.emplace_back(std::move(messages));
     return ok_status();
   }
 
@@ -259,6 +297,49 @@ std::string data_event(const json::Value& value) {
   return fmt::format("data: {}\n\n", value.dump());
 }
 
+json::Value bytes_json(std::string_view piece) {
+  json::Array bytes;
+  for (const char byte : piece) bytes.emplace_back(static_cast<unsigned>(static_cast<unsigned char>(byte)));
+  return bytes;
+}
+
+// {"token", "logprob", "bytes"}; a token that is a part of a character shows as U+FFFD and has its bytes.
+json::Value chat_token(const LikelyToken& token) {
+  return json::object({{"token", shown(token.piece)},
+                       {"logprob", token.log_probability},
+                       {"bytes", bytes_json(token.piece)}});
+}
+
+json::Value chat_logprobs(std::span<const ScoredToken> tokens) {
+  json::Array content;
+  for (const ScoredToken& token : tokens) {
+    json::Array top;
+    for (const LikelyToken& likely : token.top) top.push_back(chat_token(likely));
+    json::Value item = chat_token(token.drawn);
+    item.set("top_logprobs", std::move(top));
+    content.push_back(std::move(item));
+  }
+  return json::object({{"content", std::move(content)}, {"refusal", nullptr}});
+}
+
+// `offset`: characters before the first token.
+json::Value completion_logprobs(std::span<const ScoredToken> tokens, std::size_t offset) {
+  json::Array texts, values, tops, offsets;
+  for (const ScoredToken& token : tokens) {
+    json::Object top;
+    for (const LikelyToken& likely : token.top) top.emplace_back(shown(likely.piece), likely.log_probability);
+    texts.emplace_back(shown(token.drawn.piece));
+    values.emplace_back(token.drawn.log_probability);
+    tops.emplace_back(top.empty() ? json::Value() : json::Value(std::move(top)));
+    offsets.emplace_back(offset);
+    offset += characters(token.drawn.piece);
+  }
+  return json::object({{"tokens", std::move(texts)},
+                       {"token_logprobs", std::move(values)},
+                       {"top_logprobs", std::move(tops)},
+                       {"text_offset", std::move(offsets)}});
+}
+
 json::Value usage_json(const Usage& usage) {
   return json::object({{"prompt_tokens", usage.prompt_tokens},
                        {"completion_tokens", usage.completion_tokens},
@@ -286,44 +367,55 @@ json::Value AnswerWriter::head(bool chunk) const {
   return json::object({{"id", prefix + id_}, {"object", kind}, {"created", created_}, {"model", model_}});
 }
 
-std::string AnswerWriter::whole(std::string_view text, std::optional<FinishReason> reason, const Usage& usage,
+json::Value AnswerWriter::logprobs(std::span<const ScoredToken> tokens, std::size_t offset) const {
+  if (tokens.empty()) return nullptr;
+  return api_ == Api::kChat ? chat_logprobs(tokens) : completion_logprobs(tokens, offset);
+}
+
+std::string AnswerWriter::whole(std::span<const Choice> choices, const Usage& usage,
                                 json::Value transfer) const {
-  json::Value choice = json::object({{"index", 0}});
-  if (api_ == Api::kChat) {
-    choice.set("message", json::object({{"role", "assistant"}, {"content", text}}));
-  } else {
-    choice.set("text", text);
+  json::Array items;
+  for (const Choice& choice : choices) {
+    json::Value item = json::object({{"index", items.size()}});
+    if (api_ == Api::kChat) {
+      item.set("message", json::object({{"role", "assistant"}, {"content", choice.text}}));
+    } else {
+      item.set("text", choice.text);
+    }
+    item.set("logprobs", logprobs(choice.tokens, 0));
+    item.set("finish_reason", choice.reason ? json::Value(text_of(*choice.reason)) : json::Value());
+    items.push_back(std::move(item));
   }
-  choice.set("logprobs", nullptr);
-  choice.set("finish_reason", reason ? json::Value(text_of(*reason)) : json::Value());
   json::Value answer = head(false);
-  answer.set("choices", json::array({std::move(choice)}));
+  answer.set("choices", std::move(items));
   answer.set("usage", usage_json(usage));
   if (!transfer.is_null()) answer.set("kv_transfer_params", std::move(transfer));
   return answer.dump();
 }
 
-std::string AnswerWriter::event(json::Value choice_member, std::optional<FinishReason> reason) const {
-  json::Value choice = json::object({{"index", 0}});
-  choice.set(api_ == Api::kChat ? "delta" : "text", std::move(choice_member));
-  choice.set("logprobs", nullptr);
+std::string AnswerWriter::event(std::size_t index, json::Value said, json::Value logprobs,
+                                std::optional<FinishReason> reason) const {
+  json::Value choice = json::object({{"index", index}});
+  choice.set(api_ == Api::kChat ? "delta" : "text", std::move(said));
+  choice.set("logprobs", std::move(logprobs));
   choice.set("finish_reason", reason ? json::Value(text_of(*reason)) : json::Value());
   json::Value answer = head(true);
   answer.set("choices", json::array({std::move(choice)}));
   return data_event(answer);
 }
 
-std::string AnswerWriter::first_event() const {
+std::string AnswerWriter::first_event(std::size_t index) const {
   if (api_ != Api::kChat) return "";
-  return event(json::object({{"role", "assistant"}, {"content", ""}}), std::nullopt);
+  return event(index, json::object({{"role", "assistant"}, {"content", ""}}), nullptr, std::nullopt);
 }
 
-std::string AnswerWriter::text_event(std::string_view text) const {
-  return event(api_ == Api::kChat ? json::object({{"content", text}}) : json::Value(text), std::nullopt);
+std::string AnswerWriter::text_event(std::size_t index, const Choice& part, std::size_t offset) const {
+  json::Value said = api_ == Api::kChat ? json::object({{"content", part.text}}) : json::Value(part.text);
+  return event(index, std::move(said), logprobs(part.tokens, offset), std::nullopt);
 }
 
-std::string AnswerWriter::finish_event(FinishReason reason) const {
-  return event(api_ == Api::kChat ? json::Value(json::Object{}) : json::Value(""), reason);
+std::string AnswerWriter::finish_event(std::size_t index, FinishReason reason) const {
+  return event(index, api_ == Api::kChat ? json::Value(json::Object{}) : json::Value(""), nullptr, reason);
 }
 
 std::string AnswerWriter::usage_event(const Usage& usage) const {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -18,6 +19,7 @@
 namespace isthmus::worker {
 
 inline constexpr std::size_t kEndpointsMax = 16;  // Of an agent, in a request.
+inline constexpr std::size_t kChoicesMax = 32;    // Of a request: prompts times n.
 
 enum class Api : std::uint8_t { kCompletions, kChat };
 
@@ -31,10 +33,14 @@ struct TransferField {
   bool fail_instead_of_recompute = false;
 };
 
+using Prompt = std::variant<std::string, std::vector<engine::TokenId>, std::vector<engine::ChatMessage>>;
+
 struct CompletionRequest {
   Api api = Api::kCompletions;
-  std::string model;  // "" if absent.
-  std::variant<std::string, std::vector<engine::TokenId>, std::vector<engine::ChatMessage>> prompt;
+  std::string model;                      // "" if absent.
+  std::vector<Prompt> prompts;            // One at least; chat has one.
+  std::uint32_t n = 1;                    // Choices for each prompt.
+  std::optional<std::uint32_t> logprobs;  // Tell how likely each token was, and so many of the likeliest.
   engine::SamplingParams sampling;
   bool has_seed = false;
   std::optional<std::uint64_t> tokens_max;
@@ -42,10 +48,14 @@ struct CompletionRequest {
   bool stream = false;
   bool include_usage = false;
   TransferField transfer;
+
+  std::size_t choices() const { return prompts.size() * n; }
+  // A state that is handed over has one prompt and one answer, whose first token comes without scores.
+  bool fits_a_handoff() const { return choices() == 1 && !logprobs.has_value(); }
 };
 
 // Parse a request body. Unknown fields are ignored, as OpenAI's servers do; a known field with a bad value is
-// invalid_argument, one that would change the answer and isn't there (n > 1, logprobs, tools, …) is
+// invalid_argument, one that would change the answer and isn't there (tools, echo, …) is
 // unsupported; `bad_field` then names it ("" for the body as a whole).
 Result<CompletionRequest> parse_completion(std::string_view body, Api api, std::string& bad_field);
 
@@ -54,24 +64,41 @@ struct Usage {
   std::uint64_t completion_tokens = 0;
 };
 
+struct LikelyToken {
+  std::string piece;  // Raw bytes; special tokens by name.
+  double log_probability = 0;
+};
+struct ScoredToken {
+  LikelyToken drawn;
+  std::vector<LikelyToken> top;
+};
+
+struct Choice {
+  std::string text;
+  std::vector<ScoredToken> tokens;  // Empty if nobody asked.
+  std::optional<FinishReason> reason;
+};
+
 // Answers of one request: the same id, time and model in each.
 class AnswerWriter {
  public:
   AnswerWriter(Api api, std::string id, std::string model, std::int64_t created_unix_s);
 
-  std::string whole(std::string_view text, std::optional<FinishReason> reason, const Usage& usage,
-                    json::Value transfer) const;
-  // Server-sent events, each "data: …\n\n".
-  std::string first_event() const;  // Chat: the role; completions: "".
-  std::string text_event(std::string_view text) const;
-  std::string finish_event(FinishReason reason) const;
+  std::string whole(std::span<const Choice> choices, const Usage& usage, json::Value transfer) const;
+  // Server-sent events, each "data: …\n\n", of the choice at `index`.
+  std::string first_event(std::size_t index) const;  // Chat: the role; completions: "".
+  // What has become certain, with the tokens it is of. `offset`: characters of this choice before it.
+  std::string text_event(std::size_t index, const Choice& part, std::size_t offset) const;
+  std::string finish_event(std::size_t index, FinishReason reason) const;
   std::string usage_event(const Usage& usage) const;
   static std::string error_event(const Error& error);
   static std::string done_event();
 
  private:
   json::Value head(bool chunk) const;
-  std::string event(json::Value choice_member, std::optional<FinishReason> reason) const;
+  std::string event(std::size_t index, json::Value said, json::Value logprobs,
+                    std::optional<FinishReason> reason) const;
+  json::Value logprobs(std::span<const ScoredToken> tokens, std::size_t offset) const;
 
   Api api_;
   std::string id_;

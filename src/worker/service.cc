@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/bytes.h"
@@ -13,7 +14,8 @@
 #include "base/rng.h"
 #include "http/openai_error.h"
 #include "wire/descriptor_codec.h"
-#include "worker/generation.h"
+#include "worker/answer.h"
+#include "worker/utf8.h"
 
 namespace isthmus::worker {
 namespace {
@@ -56,6 +58,9 @@ void Service::handle(const std::shared_ptr<http::Exchange>& exchange) {
   const bool is_get = request.method == "GET";
   if (is_post && request.path == "/v1/completions") return handle_completion(exchange, Api::kCompletions);
   if (is_post && request.path == "/v1/chat/completions") return handle_completion(exchange, Api::kChat);
+  if (is_post && request.path == "/tokenize") return handle_tokenize(*exchange);
+  if (is_post && request.path == "/detokenize") return handle_detokenize(*exchange);
+  if (is_post && request.path == "/drain") return handle_drain(*exchange);
   if (is_post && request.path == "/isthmus/cancel") return handle_cancel(*exchange);
   if (is_post && request.path == "/isthmus/supersede") return handle_supersede(*exchange);
   if (is_post && request.path == "/isthmus/reach") return handle_reach(*exchange);
@@ -135,8 +140,8 @@ AnswerWriter Service::writer_of(const Prepared& prepared) const {
   return {prepared.request.api, prepared.request_id, options_.served_model, unix_seconds()};
 }
 
-Result<std::vector<engine::TokenId>> Service::tokenize(const CompletionRequest& request) const {
-  if (const auto* tokens = std::get_if<std::vector<engine::TokenId>>(&request.prompt)) {
+Result<std::vector<engine::TokenId>> Service::tokenize(const Prompt& prompt) const {
+  if (const auto* tokens = std::get_if<std::vector<engine::TokenId>>(&prompt)) {
     const std::uint32_t vocabulary = engine_.info().vocabulary;
     for (const engine::TokenId token : *tokens) {
       if (static_cast<std::uint32_t>(token) < vocabulary) continue;
@@ -145,11 +150,54 @@ Result<std::vector<engine::TokenId>> Service::tokenize(const CompletionRequest& 
     }
     return *tokens;
   }
-  if (const auto* text = std::get_if<std::string>(&request.prompt))
-    return tokenizer_.encode(*text, true, true);
+  if (const auto* text = std::get_if<std::string>(&prompt)) return tokenizer_.encode(*text, true, true);
   ISTHMUS_TRY(const std::string text,
-              tokenizer_.apply_chat_template(std::get<std::vector<engine::ChatMessage>>(request.prompt)));
+              tokenizer_.apply_chat_template(std::get<std::vector<engine::ChatMessage>>(prompt)));
   return tokenizer_.encode(text, true, true);
+}
+
+Status Service::check_role(const CompletionRequest& request, std::string& bad_field) const {
+  bad_field = "kv_transfer_params";
+  const TransferField& transfer = request.transfer;
+  if (transfer.do_remote_decode && options_.role == Role::kDecode)
+    return Error{Code::kInvalidArgument, "this worker only decodes; it doesn't prefill for others"};
+  if (transfer.do_remote_prefill && options_.role == Role::kPrefill)
+    return Error{Code::kInvalidArgument, "this worker only prefills; it doesn't decode a state of others"};
+  if (transfer.do_remote_prefill && !request.fits_a_handoff()) {
+    return Error{
+        Code::kUnsupported,
+        "a state that is handed over has one prompt, one choice and no logprobs; send such a request "
+        "without a ticket"};
+  }
+  bad_field.clear();
+  return ok_status();
+}
+
+// The answer's bound, and room for it behind each prompt.
+Status Service::fit_context(Prepared& prepared, std::string& bad_field) const {
+  const CompletionRequest& asked = prepared.request;
+  const std::uint64_t context = engine_.info().context_tokens_max;
+  std::uint64_t longest = 0;
+  bad_field = asked.api == Api::kChat ? "messages" : "prompt";
+  for (const auto& prompt : prepared.prompts) {
+    if (prompt.empty()) return Error{Code::kInvalidArgument, fmt::format("'{}' holds no token", bad_field)};
+    longest = std::max<std::uint64_t>(longest, prompt.size());
+  }
+  if (longest >= context) {
+    return Error{Code::kInvalidArgument, fmt::format("'{}' has {} tokens; the context is {} with the answer",
+                                                     bad_field, longest, context)};
+  }
+  const std::uint64_t fallback =
+      asked.api == Api::kChat ? options_.tokens_max_default : kCompletionTokensDefault;
+  prepared.tokens_max = asked.tokens_max.value_or(std::min(fallback, context - longest));
+  if (longest + prepared.tokens_max > context) {
+    bad_field = "max_tokens";
+    return Error{Code::kInvalidArgument,
+                 fmt::format("{} prompt tokens and {} to generate exceed the context of {}", longest,
+                             prepared.tokens_max, context)};
+  }
+  bad_field.clear();
+  return ok_status();
 }
 
 Result<Service::Prepared> Service::prepare(const http::Request& request, Api api,
@@ -157,38 +205,18 @@ Result<Service::Prepared> Service::prepare(const http::Request& request, Api api
   Prepared prepared;
   ISTHMUS_TRY(prepared.request, parse_completion(request.body, api, bad_field));
   CompletionRequest& asked = prepared.request;
-  const auto bad = [&](const char* field, std::string detail) {
-    bad_field = field;
-    return Error{Code::kInvalidArgument, std::move(detail)};
-  };
   if (!asked.model.empty() && asked.model != options_.served_model) {
     bad_field = "model";
     return Error{Code::kNotFound, fmt::format("model '{}' isn't served here; this is '{}'", asked.model,
                                               options_.served_model)};
   }
-  if (asked.transfer.do_remote_decode && options_.role == Role::kDecode) {
-    return bad("kv_transfer_params", "this worker only decodes; it doesn't prefill for others");
+  ISTHMUS_TRY(check_role(asked, bad_field));
+  bad_field = api == Api::kChat ? "messages" : "prompt";
+  for (const Prompt& prompt : asked.prompts) {
+    ISTHMUS_TRY(std::vector<engine::TokenId> tokens, tokenize(prompt));
+    prepared.prompts.push_back(std::move(tokens));
   }
-  if (asked.transfer.do_remote_prefill && options_.role == Role::kPrefill) {
-    return bad("kv_transfer_params", "this worker only prefills; it doesn't decode a state of others");
-  }
-  const char* prompt_field = api == Api::kChat ? "messages" : "prompt";
-  bad_field = prompt_field;
-  ISTHMUS_TRY(prepared.prompt, tokenize(asked));
-  bad_field.clear();
-  const std::uint64_t context = engine_.info().context_tokens_max;
-  const std::uint64_t prompt = prepared.prompt.size();
-  if (prompt == 0) return bad(prompt_field, fmt::format("'{}' holds no token", prompt_field));
-  if (prompt >= context) {
-    return bad(prompt_field, fmt::format("'{}' has {} tokens; the context is {} with the answer",
-                                         prompt_field, prompt, context));
-  }
-  const std::uint64_t fallback = api == Api::kChat ? options_.tokens_max_default : kCompletionTokensDefault;
-  prepared.tokens_max = asked.tokens_max.value_or(std::min(fallback, context - prompt));
-  if (prompt + prepared.tokens_max > context) {
-    return bad("max_tokens", fmt::format("{} prompt tokens and {} to generate exceed the context of {}",
-                                         prompt, prepared.tokens_max, context));
-  }
+  ISTHMUS_TRY(fit_context(prepared, bad_field));
   if (!asked.has_seed) asked.sampling.seed = random_id().low;
   prepared.deadline = now() + options_.request_timeout;
   prepared.request_id = std::string(http::header(request.headers, "X-Request-Id")).substr(0, 128);
@@ -202,56 +230,55 @@ void Service::handle_completion(const std::shared_ptr<http::Exchange>& exchange,
   Result<Prepared> prepared = prepare(exchange->request(), api, bad_field);
   if (!prepared.ok()) return refuse(*exchange, prepared.error(), bad_field);
   if (prepared->request.transfer.do_remote_decode) return start_prefill(exchange, *std::move(prepared));
-  start_generation(exchange, *std::move(prepared));
+  start_answer(exchange, *std::move(prepared));
 }
 
-void Service::start_generation(const std::shared_ptr<http::Exchange>& exchange, Prepared prepared) {
-  const std::uint64_t id = next_generation_++;
-  const auto generation = std::make_shared<Generation>(*this, exchange, std::move(prepared), id);
-  generations_[id] = generation;
-  generation->start();
+void Service::start_answer(const std::shared_ptr<http::Exchange>& exchange, Prepared prepared) {
+  const std::uint64_t id = next_answer_++;
+  const auto answer = std::make_shared<Answer>(*this, exchange, std::move(prepared), id);
+  answers_[id] = answer;
+  answer->start();
 }
 
 // Answers at admission, so that the consumer can open while prefill runs; a later failure travels as ABORT.
+// An answer without a transfer field: nothing is handed over, and whoever decodes computes the prompt.
 void Service::start_prefill(const std::shared_ptr<http::Exchange>& exchange, Prepared prepared) {
   if (prefills_.contains(prepared.request_id)) {
     return refuse(*exchange, {Code::kInvalidArgument,
                               fmt::format("request {} is being prefilled already", prepared.request_id)});
   }
-  const Usage usage{prepared.prompt.size(), 0};
+  const std::vector<engine::TokenId>& prompt = prepared.prompts.front();
   json::Value transfer;
-  if (prepared.prompt.size() >= kHandoffPromptMin) {
+  if (prepared.request.fits_a_handoff() && prompt.size() >= kHandoffPromptMin) {
     auto prefill = std::make_shared<Prefill>();
     prefill->request_id = prepared.request_id;
-    prefill->prompt = prepared.prompt;
-    Result<handoff::Offered> offered =
-        agent_.offer({.prompt_tokens = prepared.prompt.size(),
-                      .pinned = amount_of(prepared.prompt.size()),
-                      .deadline = prepared.deadline},
-                     [this, prefill](const handoff::Ending& ending) {
-                       engine_.finish_prefill(prefill->job);
-                       prefills_.erase(prefill->request_id);
-                       count_request(ending.kind == handoff::TerminalKind::kDone ||
-                                             ending.kind == handoff::TerminalKind::kFinished
-                                         ? "handed_over"
-                                         : "not_handed_over");
-                       ISTHMUS_LOG(kInfo, "reservation ended", "request={} outcome={} bytes={}",
-                                   prefill->request_id, handoff::name(ending.kind), ending.bytes);
-                     });
+    prefill->prompt = prompt;
+    Result<handoff::Offered> offered = agent_.offer(
+        {.prompt_tokens = prompt.size(), .pinned = amount_of(prompt.size()), .deadline = prepared.deadline},
+        [this, prefill](const handoff::Ending& ending) {
+          engine_.finish_prefill(prefill->job);
+          prefills_.erase(prefill->request_id);
+          count_request(ending.kind == handoff::TerminalKind::kDone ||
+                                ending.kind == handoff::TerminalKind::kFinished
+                            ? "handed_over"
+                            : "not_handed_over");
+          ISTHMUS_LOG(kInfo, "reservation ended", "request={} outcome={} bytes={}", prefill->request_id,
+                      handoff::name(ending.kind), ending.bytes);
+        });
     if (!offered.ok()) return refuse(*exchange, offered.error(), {}, memory_hint());
     prefill->reservation = offered->reservation;
-    wire_prefill(prefill, {.prompt = prepared.prompt,
+    wire_prefill(prefill, {.prompt = prompt,
                            .sampling = prepared.request.sampling,
                            .tokens_max = 1,
                            .deadline = prepared.deadline});
     if (prefill->job == 0)
       return refuse(*exchange, {Code::kExhausted, "too many requests are in this worker; retry later"});
-    transfer = transfer_of(offered->ticket, prepared.prompt.size());
+    transfer = transfer_of(offered->ticket, prompt.size());
   }
   http::Response response{
       .status = 200,
       .headers = {{"Content-Type", "application/json"}, {"X-Request-Id", prepared.request_id}},
-      .body = writer_of(prepared).whole("", std::nullopt, usage, std::move(transfer))};
+      .body = writer_of(prepared).whole(std::array{Choice{}}, {prompt.size(), 0}, std::move(transfer))};
   exchange->send(std::move(response));
 }
 
@@ -301,6 +328,53 @@ void Service::handle_cancel(http::Exchange& exchange) {
   const bool found = at != prefills_.end();
   if (found) agent_.withdraw(at->second->reservation, "cancelled by its router");
   exchange.send(json_response(json::object({{"cancelled", found}})));
+}
+
+// As vLLM's: {"prompt"} or {"messages"} → {"count", "max_model_len", "tokens"}.
+void Service::handle_tokenize(http::Exchange& exchange) {
+  std::string field;
+  const std::string_view body = exchange.request().body;
+  const Result<json::Value> value = json::parse(body);
+  const bool is_chat = value.ok() && value->member("messages") != nullptr;
+  const Result<CompletionRequest> request =
+      parse_completion(body, is_chat ? Api::kChat : Api::kCompletions, field);
+  if (!request.ok()) return exchange.send(http::error_response(request.error(), field));
+  if (request->prompts.size() != 1)
+    return exchange.send(http::error_response({Code::kUnsupported, "'prompt' must be one prompt"}, "prompt"));
+  const Result<std::vector<engine::TokenId>> tokens = tokenize(request->prompts.front());
+  if (!tokens.ok())
+    return exchange.send(http::error_response(tokens.error(), is_chat ? "messages" : "prompt"));
+  json::Array ids;
+  for (const engine::TokenId token : *tokens) ids.emplace_back(token);
+  exchange.send(json_response(json::object({{"count", tokens->size()},
+                                            {"max_model_len", engine_.info().context_tokens_max},
+                                            {"tokens", std::move(ids)}})));
+}
+
+// As vLLM's: {"tokens"} → {"prompt"}.
+void Service::handle_detokenize(http::Exchange& exchange) {
+  const auto refused = [&](std::string detail) {
+    exchange.send(http::error_response({Code::kInvalidArgument, std::move(detail)}, "tokens"));
+  };
+  const Result<json::Value> body = json::parse(exchange.request().body);
+  if (!body.ok()) return exchange.send(http::error_response(body.error()));
+  const json::Value* value = body->member("tokens");
+  const json::Array* items = value != nullptr ? value->as_array() : nullptr;
+  if (items == nullptr) return refused("'tokens' must be an array of token ids");
+  std::string text;
+  for (const json::Value& item : *items) {
+    const auto token = item.as_int();
+    if (!token || *token < 0 || *token >= engine_.info().vocabulary)
+      return refused(fmt::format("'tokens' must hold ids below {}", engine_.info().vocabulary));
+    text += tokenizer_.piece(static_cast<engine::TokenId>(*token), true);
+  }
+  exchange.send(json_response(json::object({{"prompt", shown(text)}})));
+}
+
+void Service::handle_drain(http::Exchange& exchange) {
+  drain();
+  exchange.send(json_response(
+      json::object({{"draining", true}, {"requests", answers_.size()}, {"prefills", prefills_.size()}})));
 }
 
 void Service::handle_reach(http::Exchange& exchange) {

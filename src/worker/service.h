@@ -42,28 +42,34 @@ class Service {
   void drain() { is_draining_ = true; }
 
  private:
-  class Generation;  // One request that is answered with tokens here.
+  class Answer;      // One request that is answered with tokens here.
+  class Generation;  // One of its choices.
   struct Prefill;    // One request whose state is handed over.
 
   struct Prepared {
     CompletionRequest request;
-    std::vector<engine::TokenId> prompt;
-    std::uint64_t tokens_max = 0;
+    std::vector<std::vector<engine::TokenId>> prompts;  // As the request's.
+    std::uint64_t tokens_max = 0;                       // Of each choice.
     Instant deadline;
     std::string request_id;
   };
 
   void handle_completion(const std::shared_ptr<http::Exchange>& exchange, Api api);
   Result<Prepared> prepare(const http::Request& request, Api api, std::string& bad_field) const;
-  Result<std::vector<engine::TokenId>> tokenize(const CompletionRequest& request) const;
+  Result<std::vector<engine::TokenId>> tokenize(const Prompt& prompt) const;
+  Status check_role(const CompletionRequest& request, std::string& bad_field) const;
+  Status fit_context(Prepared& prepared, std::string& bad_field) const;
   void start_prefill(const std::shared_ptr<http::Exchange>& exchange, Prepared prepared);
   void wire_prefill(const std::shared_ptr<Prefill>& prefill, Job job);
-  void start_generation(const std::shared_ptr<http::Exchange>& exchange, Prepared prepared);
+  void start_answer(const std::shared_ptr<http::Exchange>& exchange, Prepared prepared);
   // "request_id" of a router's word about a prefill.
   static Result<std::string> named_request(const http::Request& request);
   void handle_cancel(http::Exchange& exchange);
   void handle_supersede(http::Exchange& exchange);
   json::Value transfer_of(const std::string& ticket, std::uint64_t prompt_tokens) const;
+  void handle_tokenize(http::Exchange& exchange);
+  void handle_detokenize(http::Exchange& exchange);
+  void handle_drain(http::Exchange& exchange);
   http::Response models() const;
   json::Value endpoints() const;
   void handle_reach(http::Exchange& exchange);
@@ -85,8 +91,8 @@ class Service {
   ServiceOptions options_;
   bool is_draining_ = false;
   std::map<std::string, std::shared_ptr<Prefill>> prefills_;  // By request id, for cancels.
-  std::map<std::uint64_t, std::shared_ptr<Generation>> generations_;
-  std::uint64_t next_generation_ = 1;
+  std::map<std::uint64_t, std::shared_ptr<Answer>> answers_;
+  std::uint64_t next_answer_ = 1;
   EngineLoopStats shown_;  // Counters at the last /metrics.
 };
 

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "worker/utf8.h"
+
 namespace isthmus::worker {
 namespace {
 
@@ -18,7 +20,7 @@ std::size_t whole_characters(std::string_view text) {
     const std::size_t need = byte < 0x80u ? 1 : byte >= 0xF0u ? 4 : byte >= 0xE0u ? 3 : byte >= 0xC0u ? 2 : 1;
     return need > back ? text.size() - back : text.size();
   }
-  return text.size();  // No first byte within reach: not UTF-8, shown as it is.
+  return text.size();  // No first byte within reach: not UTF-8.
 }
 
 // Length of the longest suffix of `text` that could still grow into `stop`.
@@ -38,22 +40,21 @@ std::string TextStream::add(std::string_view piece) {
   for (const std::string& stop : stops_) at = std::min(at, held_.find(stop));
   if (at != std::string::npos) {
     stopped_ = true;
-    return std::exchange(held_, "").substr(0, at);
+    return shown(std::exchange(held_, "").substr(0, at));
   }
   std::size_t hold = held_.size() - whole_characters(held_);
   for (const std::string& stop : stops_) hold = std::max(hold, possible_start(held_, stop));
   // A character must not be cut by holding back the start of a stop string either; stops begin at characters.
   std::string certain = held_.substr(0, held_.size() - hold);
   held_.erase(0, certain.size());
-  return certain;
+  return shown(certain);
 }
 
 std::string TextStream::finish() {
   if (stopped_) return "";
   std::string rest = std::exchange(held_, "");
   const std::size_t whole = whole_characters(rest);
-  if (whole < rest.size()) rest = rest.substr(0, whole) + "\xEF\xBF\xBD";
-  return rest;
+  return shown(rest.substr(0, whole)) + (whole < rest.size() ? "\xEF\xBF\xBD" : "");
 }
 
 }  // namespace isthmus::worker

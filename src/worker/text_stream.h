@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns token pieces into text that may be shown: whole UTF-8 characters, nothing at or after a stop string.
+// Turns token pieces into text that may be shown: whole UTF-8 characters, U+FFFD for what is none,
+// nothing at or after a stop string.
 #pragma once
 
 #include <string>

@@ -42,9 +42,10 @@ TEST(TextStream, HeldTextComesAtTheEnd) {
   EXPECT_EQ(stream.finish(), "st");
 }
 
-TEST(TextStream, BytesThatAreNoUtf8PassThrough) {
+TEST(TextStream, BytesThatAreNoUtf8AreReplaced) {
   TextStream stream({});
-  EXPECT_EQ(stream.add("\x80\x80\x80\x80\x80"), "\x80\x80\x80\x80\x80");
+  EXPECT_EQ(stream.add("\x80\x80\x80\x80\x80z"),
+            "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBDz");
 }
 
 }  // namespace

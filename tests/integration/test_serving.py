@@ -73,6 +73,76 @@ def test_the_same_seed_gives_the_same_answer(fleet):
     assert first == second
 
 
+def test_several_choices_and_prompts_are_what_single_requests_give(fleet):
+    client = openai.OpenAI(base_url=fleet.router.url + "/v1", api_key="none")
+    ask = {"model": "smollm2", "max_tokens": 12, "seed": 5, "temperature": 0.8}
+    prompts = ["The best thing about rain is", "A lighthouse is", [504, 3575, 282]]
+    single = [client.completions.create(prompt=prompt, **ask).choices[0].text for prompt in prompts]
+    many = client.completions.create(prompt=prompts[:2], n=2, **ask)
+    assert [choice.index for choice in many.choices] == [0, 1, 2, 3]
+    texts = [choice.text for choice in many.choices]
+    assert texts[0::2] == [local(fleet, prompt, ask) for prompt in prompts[:2]]
+    assert texts[0] != texts[1], "the second choice draws anew"
+    assert many.usage.completion_tokens == sum(
+        client.completions.create(prompt=p, n=2, **ask).usage.completion_tokens for p in prompts[:2]
+    )
+    assert single[2] == client.completions.create(prompt=[prompts[2]], **ask).choices[0].text
+    parts = {}
+    for part in client.completions.create(prompt=prompts[:2], n=2, stream=True, **ask):
+        for choice in part.choices:
+            parts[choice.index] = parts.get(choice.index, "") + choice.text
+    assert [parts[i] for i in range(4)] == texts
+    wait_for(
+        "both workers at baseline", lambda: fleet.prefill.is_at_baseline() and fleet.decode.is_at_baseline()
+    )
+
+
+def local(fleet, prompt, ask):
+    """What the decode worker says alone: a request of several choices isn't handed over."""
+    return fleet.decode.post("/v1/completions", {"prompt": prompt, **ask}).json()["choices"][0]["text"]
+
+
+def test_log_probabilities_are_those_of_the_tokens(fleet):
+    client = openai.OpenAI(base_url=fleet.router.url + "/v1", api_key="none")
+    plain = client.completions.create(
+        model="smollm2", prompt="Once upon a time", max_tokens=8, temperature=0, logprobs=3
+    )
+    said = plain.choices[0].logprobs
+    assert "".join(said.tokens) == plain.choices[0].text
+    assert len(said.tokens) == plain.usage.completion_tokens == 8
+    for token, value, top in zip(said.tokens, said.token_logprobs, said.top_logprobs, strict=True):
+        assert top[token] == value == max(top.values()) <= 0, "greedy takes the likeliest"
+        assert len(top) == 3
+    chat_answer = client.chat.completions.create(
+        model="smollm2",
+        messages=[{"role": "user", "content": "Say hello."}],
+        max_tokens=8,
+        temperature=0,
+        logprobs=True,
+        top_logprobs=2,
+        stream=True,
+    )
+    text, tokens = "", []
+    for part in chat_answer:
+        for choice in part.choices:
+            text += choice.delta.content or ""
+            tokens += choice.logprobs.content if choice.logprobs else []
+    assert bytes(byte for token in tokens for byte in token.bytes).decode() == text != ""
+    assert all(token.top_logprobs[0].logprob == token.logprob for token in tokens)
+
+
+def test_tokens_of_a_text_and_back(fleet):
+    text = "Grüße from the lighthouse."
+    tokens = fleet.decode.post("/tokenize", {"prompt": text}).json()
+    assert tokens["count"] == len(tokens["tokens"]) > 4
+    assert fleet.decode.post("/detokenize", {"tokens": tokens["tokens"]}).json() == {"prompt": text}
+    chatted = fleet.decode.post("/tokenize", {"messages": [{"role": "user", "content": text}]}).json()
+    assert chatted["count"] > tokens["count"]
+    for path, body in [("/tokenize", {}), ("/detokenize", {"tokens": [10**6]}), ("/detokenize", {})]:
+        answer = fleet.decode.post(path, body)
+        assert answer.status_code == 400 and answer.json()["error"]["message"], (path, body)
+
+
 def test_several_requests_at_once_are_all_handed_over(fleet):
     adopted = fleet.decode.metric("isthmus_handoffs_total", side="consumer", outcome="owned")
     bodies = [chat(f"Count to {n}. " + LONG[: n * 100], max_tokens=8) for n in range(1, 7)]
@@ -99,7 +169,8 @@ def test_bad_input_gets_typed_errors_and_leaks_nothing(fleet):
         ("/v1/completions", json.dumps({"prompt": ""}).encode(), 400),
         ("/v1/completions", json.dumps({"prompt": [1, -1]}).encode(), 400),
         ("/v1/completions", json.dumps({"prompt": "word " * 20000}).encode(), 400),
-        ("/v1/completions", json.dumps({"prompt": "x", "n": 3}).encode(), 400),
+        ("/v1/completions", json.dumps({"prompt": "x", "n": 33}).encode(), 400),
+        ("/v1/completions", json.dumps({"prompt": "x", "echo": True}).encode(), 400),
         ("/v1/completions", b'{"prompt": "' + b"x" * (10 << 20) + b'"}', 413),
         ("/v1/nothing", b"{}", 404),
     ]
@@ -137,3 +208,19 @@ def test_pages_for_people_and_machines_answer(fleet):
         "d1",
     }
     assert fleet.decode.get("/isthmus/descriptor").text.startswith("groups")
+
+
+def test_a_worker_that_drains_takes_nothing_new(make_fleet):
+    fleet = make_fleet()
+    answer = requests.post(
+        fleet.decode.url + "/v1/completions",
+        json={"prompt": "Once", "max_tokens": 200, "stream": True},
+        stream=True,
+        timeout=60,
+    )
+    lines = answer.iter_lines(decode_unicode=True)
+    next(lines)
+    assert fleet.decode.post("/drain", {}).json()["requests"] == 1
+    assert fleet.decode.get("/ready").status_code == 503
+    assert fleet.decode.post("/v1/completions", {"prompt": "x"}).status_code == 503
+    assert "data: [DONE]" in list(lines), "what was under way ends as it would have"

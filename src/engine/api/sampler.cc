@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <numeric>
 #include <string_view>
 #include <vector>
 
@@ -135,12 +137,25 @@ Result<TokenId> sample(std::span<const float> logits, const SamplingParams& para
   return candidates.back().token;  // Only rounding leads here: the target is below the sum.
 }
 
-double log_probability(std::span<const float> logits, TokenId token) {
+Scores score(std::span<const float> logits, TokenId token, std::uint32_t top) {
   ISTHMUS_CHECK(token >= 0 && static_cast<std::size_t>(token) < logits.size());
   const double largest = *std::max_element(logits.begin(), logits.end());
   double total = 0;
   for (const float logit : logits) total += std::exp(static_cast<double>(logit) - largest);
-  return static_cast<double>(logits[static_cast<std::size_t>(token)]) - largest - std::log(total);
+  const double base = largest + std::log(total);
+  const auto of = [&](TokenId id) {
+    return Score{id, static_cast<double>(logits[static_cast<std::size_t>(id)]) - base};
+  };
+  Scores scores{of(token), {}};
+  std::vector<TokenId> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto end = order.begin() + std::min<std::ptrdiff_t>(top, std::ssize(order));
+  std::partial_sort(order.begin(), end, order.end(), [&](TokenId a, TokenId b) {
+    const float left = logits[static_cast<std::size_t>(a)], right = logits[static_cast<std::size_t>(b)];
+    return left != right ? left > right : a < b;
+  });
+  std::transform(order.begin(), end, std::back_inserter(scores.top), of);
+  return scores;
 }
 
 }  // namespace isthmus::engine

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/status.h"
 #include "engine/api/engine.h"
@@ -28,7 +29,17 @@ Status validate(const SamplingParams& params);
 Result<TokenId> sample(std::span<const float> logits, const SamplingParams& params, std::uint64_t position,
                        std::span<const TokenId> generated);
 
-// log softmax of one row at `token`, in f64.
-double log_probability(std::span<const float> logits, TokenId token);
+// How likely tokens are by the model alone: log softmax of the logits in f64, before penalties and
+// temperature.
+struct Score {
+  TokenId token = 0;
+  double log_probability = 0;
+};
+struct Scores {
+  Score drawn;
+  std::vector<Score> top;  // The likeliest, best first; equal ones by lower id.
+};
+// `token` must be one of the row, and `top` is cut to its length.
+Scores score(std::span<const float> logits, TokenId token, std::uint32_t top);
 
 }  // namespace isthmus::engine

@@ -51,7 +51,7 @@ TEST(Sampler, DrawsAreTheSameInEveryProcessAndBuild) {
 TEST(Sampler, DrawsFollowTheSoftmax) {
   const auto counts = histogram({.seed = 11}, kLogits, 20'000);
   for (const auto& [token, count] : counts) {
-    const double expected = std::exp(log_probability(kLogits, token));
+    const double expected = std::exp(score(kLogits, token, 0).drawn.log_probability);
     EXPECT_NEAR(count / 20'000.0, expected, 0.015) << token;
   }
   EXPECT_EQ(counts.size(), kLogits.size());
@@ -164,10 +164,22 @@ TEST(Sampler, TokensOutsideTheVocabularyAreRefused) {
   EXPECT_EQ(sample({}, {}, 0, {}).code(), Code::kInvalidArgument);
 }
 
-TEST(Sampler, LogProbabilitiesSumToOne) {
+TEST(Sampler, LogProbabilitiesSumToOneAndTheLikeliestComeFirst) {
+  const Scores all = score(kLogits, 3, 9);
+  ASSERT_EQ(all.top.size(), kLogits.size());
   double total = 0;
-  for (TokenId token = 0; token < 5; ++token) total += std::exp(log_probability(kLogits, token));
+  for (std::size_t i = 0; i < all.top.size(); ++i) {
+    total += std::exp(all.top[i].log_probability);
+    if (i > 0) EXPECT_GE(all.top[i - 1].log_probability, all.top[i].log_probability);
+    EXPECT_EQ(score(kLogits, all.top[i].token, 0).drawn.log_probability, all.top[i].log_probability);
+  }
   EXPECT_NEAR(total, 1.0, 1e-12);
+  EXPECT_EQ(all.drawn.token, 3);
+  const std::array<float, 3> equal{1, 2, 2};
+  const Scores two = score(equal, 0, 2);
+  EXPECT_EQ(two.top[0].token, 1);
+  EXPECT_EQ(two.top[1].token, 2);
+  EXPECT_TRUE(score(equal, 0, 0).top.empty());
 }
 
 }  // namespace
