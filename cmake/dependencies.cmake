@@ -18,6 +18,7 @@
 # hwy::hwy (1.0)                transform          Apache-2.0       portable SIMD kernels
 # zstd::zstd (1.5)              codec              BSD-3-Clause     compression of chunks
 # llama::llama (0.5.0-dev)      engine/llamacpp    MIT              embedded engine, pinned source; static
+# llama::jinja                  engine/llamacpp    MIT              chat templates; of the same source
 # openvino::runtime (2026.4.1)  engine/openvino    Apache-2.0       embedded engine, from the pinned wheel
 # openvino::frontend::gguf      engine/openvino    Apache-2.0       reads GGUF; links openvino::runtime
 # nanobind (3.1)                python             BSD-3-Clause     the extension module

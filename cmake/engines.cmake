@@ -4,7 +4,8 @@
 set(llama_install ${ISTHMUS_DEPS_DIR}/llama-install)
 set(openvino_root ${ISTHMUS_DEPS_DIR}/openvino)
 set(ISTHMUS_TEST_MODEL ${ISTHMUS_DEPS_DIR}/models/SmolLM2-135M-Instruct.Q4_1.gguf)
-foreach(needed ${llama_install}/lib/libllama.a ${openvino_root}/libs ${ISTHMUS_TEST_MODEL})
+foreach(needed ${llama_install}/lib/libllama.a ${ISTHMUS_DEPS_DIR}/llama.cpp/common/jinja
+    ${openvino_root}/libs ${ISTHMUS_TEST_MODEL})
   if(NOT EXISTS ${needed})
     message(FATAL_ERROR
       "${needed} is missing: run tools/bootstrap.sh, or configure with -DISTHMUS_ENGINES=OFF")
@@ -17,6 +18,17 @@ target_include_directories(llama::llama SYSTEM INTERFACE ${llama_install}/includ
 target_link_libraries(llama::llama INTERFACE
   ${llama_install}/lib/libllama.a ${llama_install}/lib/libggml.a ${llama_install}/lib/libggml-cpu.a
   ${llama_install}/lib/libggml-base.a Threads::Threads m dl)
+
+# Its Jinja engine, which the installed library doesn't have.
+set(llama_common ${ISTHMUS_DEPS_DIR}/llama.cpp/common)
+add_library(llama_jinja STATIC
+  ${llama_common}/jinja/lexer.cpp ${llama_common}/jinja/parser.cpp ${llama_common}/jinja/runtime.cpp
+  ${llama_common}/jinja/string.cpp ${llama_common}/jinja/value.cpp ${llama_common}/json.cpp
+  ${llama_common}/unicode.cpp)
+add_library(llama::jinja ALIAS llama_jinja)
+target_compile_options(llama_jinja PRIVATE -w)
+target_include_directories(llama_jinja SYSTEM PUBLIC ${llama_common}
+  PRIVATE ${ISTHMUS_DEPS_DIR}/llama.cpp/vendor ${llama_install}/include)
 
 # The wheel's shared libraries are found at run time by the build rpath, which CMake derives from these paths.
 function(isthmus_openvino_library target stem)

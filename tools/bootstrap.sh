@@ -138,7 +138,8 @@ PYTHON
 }
 
 llama_sources() {
-  if stamped llama-sources "$llama_sha256" && [[ -f $deps/llama.cpp/include/llama.h ]]; then
+  local key="$llama_sha256 with common"
+  if stamped llama-sources "$key" && [[ -f $deps/llama.cpp/include/llama.h ]]; then
     say "llama.cpp sources: present"
     return
   fi
@@ -147,13 +148,14 @@ llama_sources() {
     --no-binary llama-cpp-python --no-build-isolation
   say "llama.cpp sources: unpacking"
   local inside=${llama_file%.tar.gz}/vendor/llama.cpp part parts=()
-  for part in CMakeLists.txt LICENSE AUTHORS cmake ggml src include vendor; do
+  for part in CMakeLists.txt LICENSE AUTHORS cmake common/jinja common/json.h common/json.cpp \
+    common/unicode.h common/unicode.cpp ggml src include vendor; do
     parts+=("$inside/$part")
   done
   rm -rf "$deps/llama.cpp"
   mkdir -p "$deps/llama.cpp"
   tar -xzf "$cache/$llama_file" -C "$deps/llama.cpp" --strip-components=3 "${parts[@]}"
-  stamp llama-sources "$llama_sha256"
+  stamp llama-sources "$key"
 }
 
 # One static build for all of this project's build directories. The stamp holds what -march=native means here,

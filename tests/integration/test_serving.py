@@ -22,7 +22,7 @@ def test_streamed_chat_is_prefilled_by_one_engine_and_decoded_by_the_other(fleet
     answer = fleet.router.post(
         "/v1/chat/completions",
         chat(
-            "What is the capital of France?",
+            "How many legs has a dog?",
             max_tokens=24,
             stream=True,
             stream_options={"include_usage": True},
@@ -35,7 +35,7 @@ def test_streamed_chat_is_prefilled_by_one_engine_and_decoded_by_the_other(fleet
     assert events[-1] == "[DONE]"
     chunks = [json.loads(event) for event in events[:-1]]
     text = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks if c["choices"])
-    assert "Paris" in text
+    assert "4" in text
     prompt_tokens = chunks[-1]["usage"]["prompt_tokens"]
     assert fleet.decode.metric("isthmus_prompt_tokens_computed_total") == computed
     assert fleet.decode.metric("isthmus_prompt_tokens_adopted_total") == adopted + prompt_tokens

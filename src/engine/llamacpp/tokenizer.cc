@@ -10,6 +10,7 @@
 #include <limits>
 #include <utility>
 
+#include "engine/llamacpp/chat_template.h"
 #include "engine/llamacpp/library.h"
 #include "engine/probe/model_facts.h"
 
@@ -28,10 +29,8 @@ class LlamaTokenizer : public Tokenizer {
   LlamaTokenizer(ModelPointer model, std::string digest)
       : model_(std::move(model)),
         vocabulary_(llama_model_get_vocab(model_.get())),
-        digest_(std::move(digest)) {
-    if (const char* text = llama_model_chat_template(model_.get(), nullptr); text != nullptr)
-      template_ = text;
-  }
+        template_(read_template()),
+        digest_(std::move(digest)) {}
 
   Result<std::vector<TokenId>> encode(std::string_view text, bool add_special,
                                       bool parse_special) const override {
@@ -74,9 +73,7 @@ class LlamaTokenizer : public Tokenizer {
 
   Result<std::string> apply_chat_template(std::span<const ChatMessage> messages) const override {
     if (messages.empty()) return Error{Code::kInvalidArgument, "messages: empty; at least one is needed"};
-    if (template_.empty()) return Error{Code::kUnsupported, "the model has no chat template"};
-    std::vector<llama_chat_message> chat;
-    std::size_t bytes = 1024;
+    std::vector<ChatMessage> chat;
     for (const ChatMessage& message : messages) {
       if (std::find(kRoles.begin(), kRoles.end(), message.role) == kRoles.end()) {
         return Error{Code::kInvalidArgument, fmt::format("messages: role \"{}\"; known are {}", message.role,
@@ -85,12 +82,15 @@ class LlamaTokenizer : public Tokenizer {
       if (message.content.find('\0') != std::string::npos) {
         return Error{Code::kInvalidArgument, "messages: content holds a NUL byte"};
       }
-      chat.push_back(
-          {message.role == "developer" ? "system" : message.role.c_str(), message.content.c_str()});
-      bytes += 2 * (message.role.size() + message.content.size()) + 64;
+      chat.push_back({message.role == "developer" ? "system" : message.role, message.content});
     }
-    if (bytes > std::numeric_limits<std::int32_t>::max()) return too_long(bytes);
-    return render(chat, bytes);
+    if (!template_.ok()) return template_.error();
+    ISTHMUS_TRY(std::string text, (*template_)->render(chat));
+    // encode() puts it there again.
+    const std::string bos = name_of(llama_vocab_bos(vocabulary_));
+    if (llama_vocab_get_add_bos(vocabulary_) && !bos.empty() && text.starts_with(bos))
+      text.erase(0, bos.size());
+    return text;
   }
 
   std::string digest() const override { return digest_; }
@@ -101,28 +101,18 @@ class LlamaTokenizer : public Tokenizer {
                                 special);
   }
 
-  Result<std::string> render(const std::vector<llama_chat_message>& chat, std::size_t bytes) const {
-    std::string text(bytes, '\0');
-    for (int attempt = 0; attempt < 2; ++attempt) {  // The second has the size that the first asked for.
-      std::int32_t size = -1;
-      try {
-        size = llama_chat_apply_template(template_.c_str(), chat.data(), chat.size(), true, text.data(),
-                                         static_cast<std::int32_t>(text.size()));
-      } catch (const std::exception& error) {
-        return Error{Code::kUnsupported,
-                     fmt::format("the model's chat template cannot be applied: {}", error.what())};
-      }
-      if (size < 0) return Error{Code::kUnsupported, "the model's chat template is of no known family"};
-      const bool fits = static_cast<std::size_t>(size) <= text.size();
-      text.resize(static_cast<std::size_t>(size));
-      if (fits) return text;
-    }
-    return Error{Code::kInternal, "llama.cpp asked for more room for the same chat"};
+  std::string name_of(TokenId token) const { return token == LLAMA_TOKEN_NULL ? "" : piece(token, true); }
+
+  Result<std::unique_ptr<ChatTemplate>> read_template() const {
+    const char* text = llama_model_chat_template(model_.get(), nullptr);
+    if (text == nullptr) return Error{Code::kUnsupported, "the model has no chat template"};
+    return ChatTemplate::parse(
+        text, {name_of(llama_vocab_bos(vocabulary_)), name_of(llama_vocab_eos(vocabulary_))});
   }
 
   ModelPointer model_;
   const llama_vocab* vocabulary_;
-  std::string template_;
+  Result<std::unique_ptr<ChatTemplate>> template_;
   std::string digest_;
 };
 
