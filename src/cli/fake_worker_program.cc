@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stands in for `isthmus worker` in tests. What it does is said by the first word of its model file:
-// serve, exit-CODE, mute (never ready), deaf (ignores SIGTERM).
+// serve, exit-CODE, mute (never ready), deaf (ignores SIGINT and SIGTERM).
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>

@@ -202,6 +202,10 @@ void add_worker(CLI::App& app, WorkerCommand& worker) {
   app.add_option("--lease", worker.lease_ms, "Of a handoff, milliseconds")
       ->check(CLI::Range(100, 600'000))
       ->capture_default_str();
+  app.add_option("--drain", worker.drain_s,
+                 "After SIGTERM, for requests under way, seconds; Ctrl-C ends at once")
+      ->check(CLI::Range(0, 3600))
+      ->capture_default_str();
   app.add_option("--die-with-parent", worker.die_with_parent, "Stop when the parent process of this id ends")
       ->check(CLI::PositiveNumber)
       ->type_name("PID");

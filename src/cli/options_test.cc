@@ -69,7 +69,8 @@ TEST(Options, WorkerTakesAllThatAWorkerNeeds) {
                                              "m",          "--kv-tokens",       "4096",      "--sequences",
                                              "2",          "--request-timeout", "9",         "--lease",
                                              "500",        "--die-with-parent", "7",         "--isa",
-                                             "avx2"});
+                                             "avx2",       "--drain",           "5"});
+  EXPECT_EQ(worker.drain_s, 5u);
   EXPECT_EQ(worker.engine, "openvino");
   EXPECT_EQ(worker.role, "decode");
   EXPECT_EQ(worker.model_path, "m.gguf");

@@ -163,7 +163,7 @@ class Running final : public Up {
     bool any_left = false;
     for (Side& side : sides_) {
       if (!side.child || !side.child->is_running()) continue;
-      side.child->send_signal(SIGTERM);
+      side.child->send_signal(SIGINT);  // SIGTERM would let answers end that nobody gets.
       any_left = true;
     }
     if (!any_left) {

@@ -37,6 +37,7 @@ class AsioServer final : public Server {
   }
 
   net::Endpoint endpoint() const override { return at_; }
+  std::size_t connections() const override { return state_->connections.size(); }
 
   void stop_accepting() override {
     listener_.reset();

@@ -56,6 +56,7 @@ class Server {
   virtual net::Endpoint endpoint() const = 0;
   // Closes the listener and idle connections; answers under way are finished, then their connections close.
   virtual void stop_accepting() = 0;
+  virtual std::size_t connections() const = 0;  // Open now.
 };
 
 // Requests on one connection are handled one after the other. Malformed ones get 400, too long heads 431, and

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <utility>
 
@@ -57,6 +58,7 @@ std::string take_tls_error() {
 
 Result<std::shared_ptr<const Tls>> load_tls(const TlsFiles& files) {
   ISTHMUS_TRY_STATUS(readable(files));
+  (void)std::signal(SIGPIPE, SIG_IGN);  // OpenSSL writes to sockets that may be closed at their other end.
   ERR_clear_error();
   std::unique_ptr<SSL_CTX, SslFree> context(SSL_CTX_new(TLS_method()));
   if (context == nullptr) return Error{Code::kInternal, fmt::format("TLS: {}", take_tls_error())};

@@ -40,6 +40,8 @@ class Service {
   void handle(const std::shared_ptr<http::Exchange>& exchange);
   // /ready says 503 from now on; requests under way go on.
   void drain() { is_draining_ = true; }
+  // No answer is under way, and nobody may still fetch a state from here.
+  bool is_idle() const { return answers_.empty() && prefills_.empty(); }
 
  private:
   class Answer;      // One request that is answered with tokens here.

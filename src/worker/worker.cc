@@ -4,8 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <utility>
 
+#include "base/clock.h"
 #include "transport/shm/shm.h"
 #include "transport/tcp/tcp.h"
 
@@ -32,6 +34,7 @@ Result<std::unique_ptr<transport::Transport>> make_transport(net::Loop& loop, co
 
 Result<std::unique_ptr<Worker>> Worker::start(net::Loop& loop, WorkerParts parts) {
   std::unique_ptr<Worker> worker(new Worker());
+  worker->loop_ = &loop;
   worker->tokenizer_ = parts.tokenizer;
   std::vector<transport::Transport*> transports;
   for (const std::string& name : parts.transports) {
@@ -56,6 +59,23 @@ Result<std::unique_ptr<Worker>> Worker::start(net::Loop& loop, WorkerParts parts
                             service->handle(exchange);
                           }));
   return worker;
+}
+
+void Worker::drain(Duration limit, std::function<void()> done) {
+  service_->drain();
+  on_drained_ = std::move(done);
+  wait_idle(now() + limit);
+}
+
+// /ready and routers' words are served until nothing is under way; then the last bytes go out.
+void Worker::wait_idle(Instant until) {
+  constexpr Duration kLook = std::chrono::milliseconds(10);
+  if (service_->is_idle()) server_->stop_accepting();
+  const bool is_over = (service_->is_idle() && server_->connections() == 0) || now() >= until;
+  drain_timer_ = loop_->after(kLook, [this, is_over, until] {
+    if (is_over) return std::exchange(on_drained_, nullptr)();
+    wait_idle(until);
+  });
 }
 
 // The server first: no request may reach what is gone.

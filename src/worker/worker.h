@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,6 +41,10 @@ class Worker {
   static Result<std::unique_ptr<Worker>> start(net::Loop& loop, WorkerParts parts);
   ~Worker();
 
+  // Takes nothing new; `done` is called once, by the loop, when all that is under way has ended and been
+  // sent, at the latest after `limit`. Call once.
+  void drain(Duration limit, std::function<void()> done);
+
   net::Endpoint endpoint() const { return server_->endpoint(); }
   EngineLoop& engine() { return *engine_; }
   handoff::Agent& agent() { return *agent_; }
@@ -48,6 +53,7 @@ class Worker {
 
  private:
   Worker() = default;
+  void wait_idle(Instant until);
 
   MetricsRegistry metrics_;
   std::shared_ptr<const engine::Tokenizer> tokenizer_;
@@ -56,6 +62,9 @@ class Worker {
   std::unique_ptr<handoff::Agent> agent_;
   std::unique_ptr<Service> service_;
   std::unique_ptr<http::Server> server_;
+  net::Loop* loop_ = nullptr;
+  std::function<void()> on_drained_;
+  std::unique_ptr<net::Loop::Timer> drain_timer_;
 };
 
 }  // namespace isthmus::worker

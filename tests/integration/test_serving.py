@@ -3,6 +3,7 @@
 
 import concurrent.futures
 import json
+import signal
 
 import openai
 import requests
@@ -224,3 +225,35 @@ def test_a_worker_that_drains_takes_nothing_new(make_fleet):
     assert fleet.decode.get("/ready").status_code == 503
     assert fleet.decode.post("/v1/completions", {"prompt": "x"}).status_code == 503
     assert "data: [DONE]" in list(lines), "what was under way ends as it would have"
+
+
+def test_a_worker_that_is_asked_to_end_ends_its_answers_first(make_fleet):
+    fleet = make_fleet()
+    body = {"prompt": "Once upon a time", "max_tokens": 300, "stream": True}
+    answer = requests.post(fleet.decode.url + "/v1/completions", json=body, stream=True, timeout=60)
+    lines = answer.iter_lines(decode_unicode=True)
+    next(lines)
+    fleet.decode.send(signal.SIGTERM)
+    assert "data: [DONE]" in list(lines)
+    assert fleet.decode.wait() == 0
+    fleet.prefill.send(signal.SIGTERM)  # With nothing under way it ends at once.
+    assert fleet.prefill.wait(10) == 0
+
+
+def test_a_second_signal_ends_a_worker_at_once(make_fleet):
+    fleet = make_fleet()
+    body = {"prompt": "Once upon a time", "max_tokens": 1500, "n": 8, "stream": True}
+    answer = requests.post(fleet.decode.url + "/v1/completions", json=body, stream=True, timeout=60)
+    lines = answer.iter_lines(decode_unicode=True)  # Dropped, it would close the connection.
+    next(lines)
+    fleet.decode.send(signal.SIGTERM)
+    wait_for("the worker to drain", lambda: fleet.decode.get("/ready").status_code == 503)
+    fleet.decode.send(signal.SIGTERM)
+    assert fleet.decode.wait() == 0
+
+
+def test_a_ticket_is_for_one_answer(fleet):
+    transfer = {"do_remote_prefill": True, "isthmus_ticket": "x", "isthmus_endpoints": ["127.0.0.1:1"]}
+    for more in ({"n": 2}, {"logprobs": 0}, {"prompt": ["a", "b"]}):
+        answer = fleet.decode.post("/v1/completions", {"prompt": "x", "kv_transfer_params": transfer, **more})
+        assert answer.status_code == 400 and "one prompt" in answer.json()["error"]["message"], more

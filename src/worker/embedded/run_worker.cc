@@ -8,6 +8,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <functional>
 #include <utility>
 
 #include "base/log.h"
@@ -95,8 +96,8 @@ void report(const char* what, const Error& error) {
 
 void tie_to_parent(std::int64_t parent) {
   if (parent == 0) return;
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (getppid() != parent) std::raise(SIGTERM);  // It ended before we asked to be told.
+  prctl(PR_SET_PDEATHSIG, SIGINT);
+  if (getppid() != parent) std::raise(SIGINT);  // It ended before we asked to be told.
 }
 
 }  // namespace
@@ -106,7 +107,8 @@ int run_worker(const WorkerOptions& given) {
   if (options.name.empty()) options.name = fmt::format("{}-{}", options.engine, getpid());
   log::configure(log::Level::kInfo, options.name);
   net::Loop loop;
-  loop.on_signal([&loop](int) { loop.stop(); });
+  std::function<void(int)> drains;  // Once it serves.
+  loop.on_signal([&](int number) { drains ? drains(number) : loop.stop(); });
   tie_to_parent(options.die_with_parent);
 
   Result<WorkerParts> parts = assemble(options);
@@ -129,6 +131,11 @@ int run_worker(const WorkerOptions& given) {
   std::printf("ready http://%s agent %s\n", (*worker)->endpoint().text().c_str(),
               fmt::format("{}", fmt::join((*worker)->agent().endpoints(), ",")).c_str());
   std::fflush(stdout);
+  drains = [&, has_begun = false](int number) mutable {
+    if (number != SIGTERM || std::exchange(has_begun, true)) return loop.stop();
+    ISTHMUS_LOG(kInfo, "draining", "name={} limit_s={}", options.name, options.drain_s);
+    (*worker)->drain(std::chrono::seconds(options.drain_s), [&loop] { loop.stop(); });
+  };
   loop.run();
   ISTHMUS_LOG(kInfo, "stopping", "name={}", options.name);
   return kExitOk;

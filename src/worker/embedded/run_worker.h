@@ -27,6 +27,7 @@ struct WorkerOptions {
   std::uint32_t sequences_max = 8;
   std::uint32_t request_timeout_s = 120;
   std::uint32_t lease_ms = 10'000;   // Of handoffs.
+  std::uint32_t drain_s = 30;        // After SIGTERM, for what is under way.
   std::int64_t die_with_parent = 0;  // Process id; stop when that parent ends. 0: don't.
 };
 
@@ -35,8 +36,9 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitCannotStart = 3;
 inline constexpr int kExitProbeFailed = 4;
 
-// Runs until SIGINT or SIGTERM. Prints `ready http://HOST:PORT agent ENDPOINT,…` on stdout when it serves,
-// and nothing else there; errors and logs go to stderr.
+// Runs until SIGINT, or until SIGTERM and what is under way has ended (drain_s; a second signal ends it at
+// once). Prints `ready http://HOST:PORT agent ENDPOINT,…` on stdout when it serves, and nothing else there;
+// errors and logs go to stderr.
 int run_worker(const WorkerOptions& options);
 
 }  // namespace isthmus::worker
