@@ -23,9 +23,6 @@ transport::ConstPieces pieces_of(const transform::BodyRuns& runs) {
 
 }  // namespace
 
-// A body this small costs less to copy than a further turn of both ends.
-constexpr std::uint64_t kCopiedMax = std::uint64_t{16} << 10;
-
 // One chunk between the mover and the socket.
 struct Shell::Packing {
   SendChunk send;
@@ -258,8 +255,7 @@ void Shell::start_packing(ChannelId channel, const SendChunk& send) {
 Status Shell::take_body(Packing& packing, const transform::Chunk& chunk) {
   transport::Channel& channel = *links_->data(packing.send.channel);
   Outgoing& outgoing = *packing.outgoing;
-  // A small body is copied: then fence and SEAL needn't wait until it has been sent.
-  if (channel.gathers() && chunk.body_bytes > kCopiedMax) {
+  if (channel.gathers()) {
     ISTHMUS_TRY(const bool is_shown,
                 outgoing.in_place.show(outgoing.plan, descriptor_, options_.rank, chunk,
                                        packing.memory->bindings()[chunk.group], packing.runs));

@@ -204,6 +204,8 @@ Result<bool> Shell::InPlace::show(const std::shared_ptr<const transform::Plan>& 
                                   const kv::Descriptor& descriptor, std::uint32_t rank,
                                   const transform::Chunk& chunk, const kv::Binding& binding,
                                   transform::BodyRuns& runs) {
+  constexpr std::uint64_t kCopiedMax = std::uint64_t{16} << 10;
+  if (chunk.body_bytes <= kCopiedMax) return false;
   if (!shown) {
     ISTHMUS_TRY(shown, transform::InPlace::make(plan, descriptor, rank));
   }

@@ -74,7 +74,8 @@ class Shell final : public Agent {
     std::optional<transform::InPlace> shown;  // The loop's: gives runs to channels.
     std::optional<transform::InPlace> read;   // The mover's, once something is shown.
     std::array<std::byte, transform::kSectionAlign> pads{};
-    // As transform::InPlace::runs(); false leaves `runs` empty.
+    // As transform::InPlace::runs(); false leaves `runs` empty. False for a small body: it costs less to
+    // copy, and fence and SEAL needn't wait until it has been sent.
     Result<bool> show(const std::shared_ptr<const transform::Plan>& plan, const kv::Descriptor& descriptor,
                       std::uint32_t rank, const transform::Chunk& chunk, const kv::Binding& binding,
                       transform::BodyRuns& runs);
