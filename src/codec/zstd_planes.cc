@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "kv/format.h"
 
 namespace isthmus::codec {
 namespace {
@@ -52,16 +53,20 @@ void join(const std::byte* from, std::uint64_t count, std::byte* to) {
 
 }  // namespace
 
+void plane_arrays(const transform::Chunk& chunk, std::vector<PlaneArray>& arrays) {
+  arrays.clear();
+  for (const transform::Section& section : chunk.sections)
+    arrays.push_back({section.offset, section.bytes, std::max(1u, kv::bits(section.format) / 8)});
+}
+
 struct ZstdPlanesEncoder::State {
   std::unique_ptr<ZSTD_CCtx, ContextOut> context;
   std::vector<std::byte> planes, stored;
 };
 
-ZstdPlanesEncoder::ZstdPlanesEncoder(std::uint64_t body_max) : state_(std::make_unique<State>()) {
+ZstdPlanesEncoder::ZstdPlanesEncoder() : state_(std::make_unique<State>()) {
   state_->context.reset(ZSTD_createCCtx());
   ISTHMUS_CHECK(state_->context != nullptr);
-  state_->planes.resize(body_max);
-  state_->stored.resize(body_max);  // What is larger isn't wanted.
 }
 ZstdPlanesEncoder::~ZstdPlanesEncoder() = default;
 ZstdPlanesEncoder::ZstdPlanesEncoder(ZstdPlanesEncoder&&) noexcept = default;
@@ -70,7 +75,10 @@ ZstdPlanesEncoder& ZstdPlanesEncoder::operator=(ZstdPlanesEncoder&&) noexcept = 
 std::optional<std::span<const std::byte>> ZstdPlanesEncoder::encode(std::span<const std::byte> body,
                                                                     std::span<const PlaneArray> arrays) {
   State& state = *state_;
-  ISTHMUS_CHECK(body.size() <= state.planes.size());
+  if (state.planes.size() < body.size()) {
+    state.planes.resize(body.size());
+    state.stored.resize(body.size());  // What is larger isn't wanted.
+  }
   std::byte* planes = state.planes.data();
   walk(
       arrays, body.size(),
@@ -98,10 +106,9 @@ struct ZstdPlanesDecoder::State {
   std::vector<std::byte> planes;
 };
 
-ZstdPlanesDecoder::ZstdPlanesDecoder(std::uint64_t body_max) : state_(std::make_unique<State>()) {
+ZstdPlanesDecoder::ZstdPlanesDecoder() : state_(std::make_unique<State>()) {
   state_->context.reset(ZSTD_createDCtx());
   ISTHMUS_CHECK(state_->context != nullptr);
-  state_->planes.resize(body_max);
 }
 ZstdPlanesDecoder::~ZstdPlanesDecoder() = default;
 ZstdPlanesDecoder::ZstdPlanesDecoder(ZstdPlanesDecoder&&) noexcept = default;
@@ -110,7 +117,7 @@ ZstdPlanesDecoder& ZstdPlanesDecoder::operator=(ZstdPlanesDecoder&&) noexcept = 
 Status ZstdPlanesDecoder::decode(std::span<const std::byte> stored, std::span<const PlaneArray> arrays,
                                  std::span<std::byte> body) {
   State& state = *state_;
-  ISTHMUS_CHECK(body.size() <= state.planes.size());
+  if (state.planes.size() < body.size()) state.planes.resize(body.size());
   // Several frames, or one and something behind it, would be other bytes for the same body.
   const std::size_t frame = ZSTD_findFrameCompressedSize(stored.data(), stored.size());
   const std::size_t got = ZSTD_isError(frame) != 0 || frame != stored.size()

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "transform/plan.h"
 
 namespace isthmus::codec {
 
@@ -21,10 +22,13 @@ struct PlaneArray {
   std::uint32_t width = 1;
 };
 
+// A chunk's body: one array a section.
+void plane_arrays(const transform::Chunk& chunk, std::vector<PlaneArray>& arrays);
+
+// Memory grows to the largest body met, once; so does the decoder's.
 class ZstdPlanesEncoder {
  public:
-  // `body_max`: bytes of the largest body.
-  explicit ZstdPlanesEncoder(std::uint64_t body_max);
+  ZstdPlanesEncoder();
   ~ZstdPlanesEncoder();
   ZstdPlanesEncoder(ZstdPlanesEncoder&&) noexcept;
   ZstdPlanesEncoder& operator=(ZstdPlanesEncoder&&) noexcept;
@@ -40,7 +44,7 @@ class ZstdPlanesEncoder {
 
 class ZstdPlanesDecoder {
  public:
-  explicit ZstdPlanesDecoder(std::uint64_t body_max);
+  ZstdPlanesDecoder();
   ~ZstdPlanesDecoder();
   ZstdPlanesDecoder(ZstdPlanesDecoder&&) noexcept;
   ZstdPlanesDecoder& operator=(ZstdPlanesDecoder&&) noexcept;

@@ -44,7 +44,7 @@ Bytes random_bytes(std::size_t count) {
 }
 
 Bytes encoded(const Bytes& body, const std::vector<PlaneArray>& arrays) {
-  ZstdPlanesEncoder encoder(body.size());
+  ZstdPlanesEncoder encoder;
   const auto stored = encoder.encode(body, arrays);
   return stored ? Bytes(stored->begin(), stored->end()) : Bytes();
 }
@@ -54,7 +54,7 @@ TEST(ZstdPlanes, GoesThereAndBackAndIsSmaller) {
   ASSERT_FALSE(stored.empty());
   EXPECT_LT(stored.size(), body.size() * 3 / 4);
   Bytes back(body.size(), std::byte{0x55});
-  ZstdPlanesDecoder decoder(body.size());
+  ZstdPlanesDecoder decoder;
   const Status done = decoder.decode(stored, kArrays, back);
   ASSERT_TRUE(done.ok()) << done.error().text();
   EXPECT_EQ(back, body);
@@ -79,14 +79,14 @@ RC_GTEST_PROP(ZstdPlanes, AnyBodyComesBack, (const std::vector<std::uint16_t>& v
   const Bytes stored = encoded(body, arrays);
   RC_ASSERT(!stored.empty());  // Of zeros enough.
   Bytes back(body.size());
-  RC_ASSERT(ZstdPlanesDecoder(body.size()).decode(stored, arrays, back).ok());
+  RC_ASSERT(ZstdPlanesDecoder().decode(stored, arrays, back).ok());
   RC_ASSERT(back == body);
 }
 
 // Every bit of a frame, every length, and other sizes: an error, or the bytes that were meant.
 TEST(ZstdPlanes, DamageIsAnErrorAndNothingIsWrittenBeyondTheBody) {
   const Bytes body = numbers(), stored = encoded(body, kArrays);
-  ZstdPlanesDecoder decoder(kBody);
+  ZstdPlanesDecoder decoder;
   Bytes out(kBody + 64);
   const auto decode = [&](const Bytes& bytes) {
     std::fill(out.begin(), out.end(), std::byte{0xee});
@@ -122,7 +122,7 @@ TEST(ZstdPlanes, AFrameOfMoreOrFewerBytesThanTheBodyIsRefused) {
   for (const std::size_t size :
        {std::size_t{0}, std::size_t{1}, std::size_t{kBody - 1}, std::size_t{kBody + 1}}) {
     Bytes out(size);
-    EXPECT_EQ(ZstdPlanesDecoder(size).decode(stored, {}, out).code(), Code::kMalformed) << size;
+    EXPECT_EQ(ZstdPlanesDecoder().decode(stored, {}, out).code(), Code::kMalformed) << size;
   }
 }
 

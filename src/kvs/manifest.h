@@ -12,7 +12,6 @@
 
 #include "base/digest.h"
 #include "base/status.h"
-#include "codec/zstd_planes.h"
 #include "kv/descriptor.h"
 #include "transform/plan.h"
 
@@ -39,9 +38,6 @@ struct Manifest {
 // The plan of a file: from the descriptor to itself, so that both ends' ranks and numbers are the state's
 // own. Errors: those of Descriptor::validate and Plan::make.
 Result<std::shared_ptr<const transform::Plan>> plan_of(const Manifest& manifest);
-
-// Arrays of a chunk's body whose elements' bytes a codec keeps apart.
-void plane_arrays(const transform::Chunk& chunk, std::vector<codec::PlaneArray>& arrays);
 
 // Bytes of a whole file with `head` bytes before its first chunk and nothing compressed.
 std::uint64_t file_bytes(const transform::Plan& plan, std::uint64_t head);

@@ -110,7 +110,7 @@ Result<Reader> Reader::open(ReadExactly read, std::uint64_t size) {
   reader.body_.resize(reader.plan_->body_bytes_max());
   if (stated.is_compressed) {
     reader.stored_.resize(reader.plan_->body_bytes_max());
-    reader.decoder_.emplace(reader.plan_->body_bytes_max());
+    reader.decoder_.emplace();
   }
   return reader;
 }
@@ -145,7 +145,7 @@ Status Reader::read_body(const transform::Chunk& chunk, const wire::ChunkHeader&
   ISTHMUS_TRY(read_(stored));
   if (digest64(stored) != header.body_checksum)
     return Error{Code::kCorrupt, fmt::format("kvs file: chunk {}: its body's checksum differs", chunk.index)};
-  plane_arrays(chunk, arrays_);
+  codec::plane_arrays(chunk, arrays_);
   return decoder_->decode(stored, arrays_, body).with_context(fmt::format("kvs file: chunk {}", chunk.index));
 }
 

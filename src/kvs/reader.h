@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "codec/zstd_planes.h"
 #include "kvs/manifest.h"
 #include "wire/chunk_header.h"
 

@@ -29,12 +29,6 @@ std::uint64_t file_bytes(const transform::Plan& plan, std::uint64_t head) {
   return bytes;
 }
 
-void plane_arrays(const transform::Chunk& chunk, std::vector<codec::PlaneArray>& arrays) {
-  arrays.clear();
-  for (const transform::Section& section : chunk.sections)
-    arrays.push_back({section.offset, section.bytes, std::max(1u, kv::bits(section.format) / 8)});
-}
-
 Result<Writer> Writer::make(WriteAll write, const Manifest& manifest, Compression compression) {
   const bool is_printable =
       std::all_of(manifest.note.begin(), manifest.note.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
@@ -68,7 +62,7 @@ Result<Writer> Writer::make(WriteAll write, const Manifest& manifest, Compressio
   ISTHMUS_TRY(write(head.bytes()));
   ISTHMUS_TRY(write(body.bytes()));
   writer.write_ = std::move(write);
-  if (compression == Compression::kZstd) writer.encoder_.emplace(writer.plan_->body_bytes_max());
+  if (compression == Compression::kZstd) writer.encoder_.emplace();
   return writer;
 }
 
@@ -87,7 +81,7 @@ Status Writer::add(const transform::Chunk& chunk, std::span<const std::byte> bod
   header.box = chunk.box;
   header.raw_bytes = header.stored_bytes = chunk.body_bytes;
   if (encoder_) {
-    plane_arrays(chunk, arrays_);
+    codec::plane_arrays(chunk, arrays_);
     if (const auto stored = encoder_->encode(body, arrays_)) {
       body = *stored;
       header.codec = wire::Codec::kZstdPlanes;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "codec/zstd_planes.h"
 #include "kvs/manifest.h"
 
 namespace isthmus::kvs {
