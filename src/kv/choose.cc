@@ -62,6 +62,16 @@ std::uint64_t conversion_rate(const PlaceRates& place, const DecodeForm& from, c
   return any;
 }
 
+// Null where none is told.
+const CodecRate* codec_rate(const Prices& prices, Format codes) {
+  const CodecRate* any = nullptr;
+  for (const CodecRate& one : prices.codecs) {
+    if (one.codes == name(codes)) return &one;
+    if (one.codes == "any") any = &one;
+  }
+  return any;
+}
+
 bool same(const WireComponent& a, const WireComponent& b) {
   return a.form.same_form(b.form) && a.value_transforms == b.value_transforms;
 }
@@ -91,7 +101,9 @@ class Ways {
         to_(to),
         roundings_max_(roundings_max) {}
 
-  std::vector<ComponentChoice> all() {
+  // Those by which bodies cross under the codec, or those by which they cross as they are.
+  std::vector<ComponentChoice> all(bool is_compressed) {
+    is_compressed_ = is_compressed;
     if (same(from_, to_)) {
       add_way("direct", from_, Place::kConsumer);
       return std::move(ways_);
@@ -135,7 +147,7 @@ class Ways {
     const Place sender = has_hop ? Place::kBeside : Place::kProducer;
     if (!same(from_, wire)) can = can && convert(made, sender, from_, wire);
     can = can && step(made, "digest", sender, crossing, prices_.at(sender).digest);
-    can = can && carry(made, "move", crossing, prices_.link);
+    can = can && cross(made, sender, crossing, wire.form.codes);
     can = can && step(made, "check", Place::kConsumer, crossing, prices_.consumer.digest);
     if (!same(wire, to_)) can = can && convert(made, Place::kConsumer, wire, to_);
     can = can && step(made, "place", Place::kConsumer, target, prices_.consumer.layout);
@@ -157,6 +169,15 @@ class Ways {
   bool convert(ComponentChoice& way, Place where, const WireComponent& a, const WireComponent& b) const {
     return step(way, "convert", where, bytes(a), conversion_rate(prices_.at(where), a.form, b.form));
   }
+  bool cross(ComponentChoice& way, Place sender, std::uint64_t bytes, Format codes) const {
+    if (!is_compressed_) return carry(way, "move", bytes, prices_.link);
+    const CodecRate* rate = codec_rate(prices_, codes);
+    if (rate == nullptr) return false;
+    using Wide = unsigned __int128;
+    const auto stored = static_cast<std::uint64_t>((Wide{bytes} * rate->stored + 999) / 1000);
+    return step(way, "encode", sender, bytes, rate->encode) && carry(way, "move", stored, prices_.link) &&
+           step(way, "decode", Place::kConsumer, bytes, rate->decode);
+  }
   static bool carry(ComponentChoice& way, std::string_view what, std::uint64_t bytes, std::uint64_t rate) {
     const auto price = time_of(bytes, rate, 0);
     if (price) way.steps.push_back({what, "transport", bytes, *price});
@@ -168,23 +189,25 @@ class Ways {
   std::uint64_t layers_, tokens_;
   const WireComponent &from_, &to_;
   std::uint32_t roundings_max_;
+  bool is_compressed_ = false;
   std::vector<ComponentChoice> ways_;
 };
 
 }  // namespace
 
 std::string Choice::text(const Prices& prices) const {
-  std::string out = fmt::format("prices {}\n", prices.digest().hex());
+  std::string out = fmt::format("prices {}\n{}", prices.digest().hex(), is_compressed ? "compressed\n" : "");
   for (const ComponentChoice& one : components)
     out += fmt::format("{} {} {} {}\n", one.group, one.component, one.way, one.price);
   return out + wire.text();
 }
 
-Result<Choice> choose(const Descriptor& source, const Descriptor& target, const Verdict& verdict,
-                      const Prices& prices) {
-  if (verdict.kind == VerdictKind::kReject)
-    return Error{Code::kIncompatible, "the verdict rejects this pair: there is nothing to choose"};
+namespace {
+
+Result<Choice> cheapest(const Descriptor& source, const Descriptor& target, const Verdict& verdict,
+                        const Prices& prices, bool is_compressed) {
   Choice choice;
+  choice.is_compressed = is_compressed;
   for (std::uint32_t g = 0; g < source.groups.size(); ++g) {
     std::vector<WireComponent>& wire = choice.wire.groups.emplace_back();
     for (std::size_t c = 0; c < source.groups[g].components.size(); ++c) {
@@ -192,7 +215,8 @@ Result<Choice> choose(const Descriptor& source, const Descriptor& target, const 
       const WireComponent from{source.representation[g].forms[c], component.value_transforms};
       const WireComponent to{target.representation[g].forms[c],
                              target.groups[g].components[c].value_transforms};
-      auto ways = Ways(prices, source.groups[g], component, from, to, verdict.exact ? 0 : 1).all();
+      auto ways =
+          Ways(prices, source.groups[g], component, from, to, verdict.exact ? 0 : 1).all(is_compressed);
       const auto best = std::min_element(ways.begin(), ways.end(), [](const auto& a, const auto& b) {
         return std::pair(a.price, std::string_view(a.way)) < std::pair(b.price, std::string_view(b.way));
       });
@@ -208,6 +232,37 @@ Result<Choice> choose(const Descriptor& source, const Descriptor& target, const 
     }
   }
   return choice;
+}
+
+}  // namespace
+
+Result<Choice> choose(const Descriptor& source, const Descriptor& target, const Verdict& verdict,
+                      const Prices& prices) {
+  if (verdict.kind == VerdictKind::kReject)
+    return Error{Code::kIncompatible, "the verdict rejects this pair: there is nothing to choose"};
+  ISTHMUS_TRY(Choice plain, cheapest(source, target, verdict, prices, false));
+  Result<Choice> compressed = cheapest(source, target, verdict, prices, true);
+  if (compressed.ok() && compressed->price < plain.price) return compressed;
+  return plain;
+}
+
+bool compression_pays(const Descriptor& source, const WireForm& wire, const Prices& prices) {
+  std::uint64_t plain = 0, compressed = 0;
+  for (std::size_t g = 0; g < wire.groups.size(); ++g) {
+    for (std::size_t c = 0; c < wire.groups[g].size(); ++c) {
+      // From the wire's numbers to the same: the two prices differ by the codec alone.
+      const WireComponent& one = wire.groups[g][c];
+      const auto price_of = [&](bool is_compressed) {
+        const LayerGroup& group = source.groups[g];
+        return Ways(prices, group, group.components[c], one, one, 0).all(is_compressed);
+      };
+      const auto as_it_is = price_of(false), smaller = price_of(true);
+      if (as_it_is.empty() || smaller.empty()) return false;
+      plain = add(plain, as_it_is.front().price);
+      compressed = add(compressed, smaller.front().price);
+    }
+  }
+  return compressed < plain;
 }
 
 }  // namespace isthmus::kv

@@ -17,7 +17,7 @@ namespace isthmus::kv {
 
 // One step of one component's way, all layers, heads and tokens together.
 struct ChosenStep {
-  std::string_view what;    // "layout", "convert", "digest", "hop", "link"
+  std::string_view what;    // "pack", "convert", "digest", "hop", "encode", "move", "decode", …
   std::string_view where;   // A place's name, or "transport".
   std::uint64_t bytes = 0;  // That it reads.
   std::uint64_t price = 0;  // Nanoseconds; the largest number for more than fit.
@@ -40,14 +40,20 @@ struct Choice {
   WireForm wire;
   std::vector<ComponentChoice> components;  // By group and component.
   std::uint64_t price = 0;                  // Nanoseconds, as if no step overlapped another.
+  bool is_compressed = false;               // Bodies cross under the codec.
   // "0 k consumer 0123…" lines, prices and digest of the snapshot: what both ends compare.
   std::string text(const Prices& prices) const;
 };
 
 // The verdict is negotiate()'s on these two. No way rounds where the verdict says exact, none more than once.
-// Of equal prices the way whose name comes first is taken. Errors: incompatible (the verdict is a reject),
-// unsupported (no place of the snapshot can run a step; naming the component).
+// Of equal prices the way whose name comes first is taken, and no codec. Errors: incompatible (the verdict is
+// a reject), unsupported (no place of the snapshot can run a step; naming the component).
 Result<Choice> choose(const Descriptor& source, const Descriptor& target, const Verdict& verdict,
                       const Prices& prices);
+
+// Whether bodies of `wire`, which is that of a verdict on this source, are to cross under the codec: to
+// encode them, to move what is left and to decode it costs less than to move them as they are. False where a
+// price of it isn't there.
+bool compression_pays(const Descriptor& source, const WireForm& wire, const Prices& prices);
 
 }  // namespace isthmus::kv

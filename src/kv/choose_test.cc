@@ -82,6 +82,61 @@ TEST(Choose, AnExactSupersetIsAWayWhereNoEndConvertsDirectly) {
   EXPECT_THAT(none.error().detail, HasSubstr("group 0, k: no place of the prices can bring"));
 }
 
+// Bytes a microsecond of a link at which encoding and decoding take as long as the bytes saved: 1/400 + 1/800
+// = 0.2/53.33.
+Prices with_codec(std::uint64_t link) {
+  Prices prices = Prices::reference(256);
+  prices.link = link;
+  prices.codecs = {{"f16", 400, 800, 800}};
+  return prices;
+}
+
+TEST(Choose, ACodecIsForLinksSlowEnoughToPayForIt) {
+  const Descriptor source = sample::descriptor("llamacpp:f16"), target = sample::descriptor("openvino:f16");
+  const Choice fast = chosen(source, target, with_codec(1250)), slow = chosen(source, target, with_codec(12));
+  EXPECT_FALSE(fast.is_compressed);
+  EXPECT_TRUE(slow.is_compressed);
+  Prices without = with_codec(12);
+  without.codecs.clear();
+  const Choice plain = chosen(source, target, without);
+  EXPECT_FALSE(plain.is_compressed);
+  EXPECT_LT(slow.price, plain.price);
+  EXPECT_EQ(slow.wire.text(), plain.wire.text());
+  std::uint64_t encoded = 0, moved = 0, decoded = 0, whole = 0;
+  for (const ChosenStep& step : slow.components[0].steps) {
+    if (step.what == "encode") encoded = step.bytes;
+    if (step.what == "move") moved = step.bytes;
+    if (step.what == "decode") decoded = step.bytes;
+    if (step.what == "check") whole = step.bytes;
+  }
+  EXPECT_EQ(encoded, whole);
+  EXPECT_EQ(decoded, whole);
+  EXPECT_EQ(moved, (whole * 800 + 999) / 1000);
+  EXPECT_NE(slow.text(with_codec(12)), plain.text(without));
+}
+
+TEST(Choose, CompressionPaysByTheSamePricesForAWireThatIsGiven) {
+  const Descriptor source = sample::descriptor("llamacpp:f16"), target = sample::descriptor("openvino:f32");
+  const WireForm wire = negotiate(source, target, kOnce).wire;
+  EXPECT_TRUE(compression_pays(source, wire, with_codec(53)));
+  EXPECT_FALSE(compression_pays(source, wire, with_codec(54)));
+  Prices prices = with_codec(12);
+  prices.producer.busy = 990;  // Who has no time to encode sends what there is.
+  EXPECT_FALSE(compression_pays(source, wire, prices));
+  prices = with_codec(12);
+  prices.codecs[0].codes = "u8";  // Of other numbers.
+  EXPECT_FALSE(compression_pays(source, wire, prices));
+  prices.codecs.push_back({"any", 400, 800, 800});
+  EXPECT_TRUE(compression_pays(source, wire, prices));
+  for (std::uint64_t CodecRate::* rate : {&CodecRate::encode, &CodecRate::decode}) {
+    prices = with_codec(12);
+    prices.codecs[0].*rate = 0;
+    EXPECT_FALSE(compression_pays(source, wire, prices));
+  }
+  prices = with_codec(0);  // Nobody has told how fast it is.
+  EXPECT_FALSE(compression_pays(source, wire, prices));
+}
+
 TEST(Choose, ARejectHasNoWay) {
   const Descriptor source = sample::descriptor("llamacpp:f16"), target = sample::descriptor("openvino:u8");
   EXPECT_EQ(choose(source, target, negotiate(source, target, {}), Prices::reference(1)).code(),
@@ -92,12 +147,14 @@ TEST(Prices, HaveOneTextAndReadNoOther) {
   Prices prices = Prices::reference(300);
   prices.consumer.busy = 250;
   prices.producer.conversions.push_back({"codes=f16 op=q", "codes=bf16 op=q", 7});
+  prices.codecs = {{"u8", 1, 2, 999}, {"any", 500, 1500, 850}};
   const std::string text = prices.text();
   EXPECT_EQ(text,
             "isthmus-prices 1\ntokens 300\nlink 1250\nhop 0\nbeside busy 0 layout 0 digest 0\n"
             "consumer busy 250 layout 6000 digest 15000\nproducer busy 0 layout 6000 digest 15000\n"
             "convert consumer 2000 any > any\nconvert producer 2000 any > any\n"
-            "convert producer 7 codes=f16 op=q > codes=bf16 op=q\n");
+            "convert producer 7 codes=f16 op=q > codes=bf16 op=q\n"
+            "codec any encode 500 decode 1500 stored 850\ncodec u8 encode 1 decode 2 stored 999\n");
   EXPECT_EQ(Prices::parse(text)->text(), text);
   for (std::size_t at = 0; at < text.size(); ++at) {
     EXPECT_FALSE(Prices::parse(text.substr(0, at)).ok() && text[at - 1] != '\n') << at;
@@ -109,6 +166,12 @@ TEST(Prices, HaveOneTextAndReadNoOther) {
     }
   }
   EXPECT_EQ(Prices::parse("isthmus-prices 1\ntokens 1099511627777\n").code(), Code::kExhausted);
+  const std::string plain = Prices::reference(1).text();
+  for (const char* wrong :
+       {"codec u8 encode 1 decode 2 stored 1000\n", "codec u9 encode 1 decode 2 stored 9\n",
+        "codec u8 encode 1 stored 9\n", "codec u8 encode 1 decode 2 stored 9 \n", "codec\n", "codec \n"}) {
+    EXPECT_EQ(Prices::parse(plain + wrong).code(), Code::kMalformed) << wrong;
+  }
 }
 
 // --- Against an enumeration.

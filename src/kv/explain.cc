@@ -76,7 +76,7 @@ std::string microseconds(std::uint64_t nanoseconds) {
 std::string priced_text(const Choice& choice, const Prices& prices) {
   std::vector<ChosenStep> steps;
   for (const std::string_view what :
-       {"pack", "digest", "hop", "convert", "move", "check", "place", "verify"}) {
+       {"pack", "digest", "hop", "convert", "encode", "move", "decode", "check", "place", "verify"}) {
     for (const ComponentChoice& component : choice.components) {
       for (const ChosenStep& one : component.steps) {
         if (one.what != what) continue;

@@ -10,10 +10,12 @@
 
 #include <fmt/format.h>
 
+#include "kv/format.h"
+
 namespace isthmus::kv {
 namespace {
 
-constexpr std::size_t kConversionsMax = 256;
+constexpr std::size_t kRatesMax = 256;
 constexpr std::uint64_t kNumberMax = std::uint64_t{1} << 40;
 constexpr std::string_view kHead = "isthmus-prices 1";
 constexpr std::array<Place, 3> kPlaces{Place::kBeside, Place::kConsumer, Place::kProducer};
@@ -71,8 +73,26 @@ Status read_place(Reader& reader, Place place, PlaceRates& rates) {
   return {};
 }
 
-Status read_conversion(Reader& reader, Prices& prices) {
+Status read_codec(Reader& reader, std::string_view rest, Prices& prices) {
+  CodecRate rate;
+  const std::size_t blank = std::min(rest.find(' '), rest.size());
+  rate.codes = std::string(rest.substr(0, blank));
+  if (rate.codes != "any" && !parse_format(rate.codes).ok())
+    return reader.wrong(fmt::format("codec: '{:.32}' is no format", rate.codes));
+  rest.remove_prefix(blank);
+  ISTHMUS_TRY(rate.encode, reader.number(rest, " encode "));
+  ISTHMUS_TRY(rate.decode, reader.number(rest, " decode "));
+  ISTHMUS_TRY(const std::uint64_t stored, reader.number(rest, " stored "));
+  if (stored >= 1000) return reader.wrong("stored is below 1000");
+  rate.stored = static_cast<std::uint32_t>(stored);
+  prices.codecs.push_back(std::move(rate));
+  return {};
+}
+
+Status read_rate(Reader& reader, Prices& prices) {
   ISTHMUS_TRY(std::string_view rest, reader.line());
+  constexpr std::string_view kCodec = "codec ";
+  if (rest.starts_with(kCodec)) return read_codec(reader, rest.substr(kCodec.size()), prices);
   for (const Place place : kPlaces) {
     const std::string start = fmt::format("convert {} ", name(place));
     if (!rest.starts_with(start)) continue;
@@ -85,7 +105,7 @@ Status read_conversion(Reader& reader, Prices& prices) {
             {std::string(rest.substr(1, arrow - 1)), std::string(rest.substr(arrow + 3)), rate});
     return {};
   }
-  return reader.wrong("a conversion's place is expected");
+  return reader.wrong("a conversion's place or a codec is expected");
 }
 
 }  // namespace
@@ -108,6 +128,11 @@ std::string Prices::text() const {
     for (const ConversionRate& one : sorted)
       out += fmt::format("convert {} {} {} > {}\n", name(place), one.rate, one.from, one.to);
   }
+  std::vector<CodecRate> sorted = codecs;
+  std::sort(sorted.begin(), sorted.end());
+  for (const CodecRate& one : sorted)
+    out += fmt::format("codec {} encode {} decode {} stored {}\n", one.codes, one.encode, one.decode,
+                       one.stored);
   return out;
 }
 
@@ -128,9 +153,9 @@ Result<Prices> Prices::parse(std::string_view text) {
   }
   for (const Place place : kPlaces) ISTHMUS_TRY(read_place(reader, place, rates_of(prices, place)));
   while (!reader.at_end()) {
-    if (reader.line_number() >= kConversionsMax + 7)
-      return Error{Code::kExhausted, fmt::format("prices: more than {} conversions", kConversionsMax)};
-    ISTHMUS_TRY(read_conversion(reader, prices));
+    if (reader.line_number() >= kRatesMax + 7)
+      return Error{Code::kExhausted, fmt::format("prices: more than {} conversions and codecs", kRatesMax)};
+    ISTHMUS_TRY(read_rate(reader, prices));
   }
   // Leading zeros, another order, what is left of a line: not the one text.
   if (prices.text() != text) return Error{Code::kMalformed, "prices: not as they are written"};
