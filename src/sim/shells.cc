@@ -38,7 +38,9 @@ bool World::act_alike(std::size_t index, const Action& action) {
         if (fails)
           return core.plan_failed(plan.handoff, plan.attempt, Error{Code::kInternal, "no plan"}, clock(index),
                                   out);
-        core.plan_ready(plan.handoff, plan.attempt, plan_facts(plan.tokens), clock(index), out);
+        PlanFacts facts = plan_facts(plan.tokens);
+        if (plan.may_compress && plan.handoff.sequence % 3 != 0) facts.codec = wire::Codec::kZstdPlanes;
+        core.plan_ready(plan.handoff, plan.attempt, std::move(facts), clock(index), out);
       };
       if constexpr (std::is_same_v<Actions, ProducerActions>) {
         ready(*agents_[index]->producer);
@@ -137,9 +139,14 @@ void World::chunk_message(const std::shared_ptr<Link>& link, std::size_t produce
                           std::uint64_t value) {
   const PlanFacts facts =
       plan_facts(requests_[agents_[producer]->pages.at(send.reservation)->request]->tokens);
-  const wire::ChunkHeader header =
+  wire::ChunkHeader header =
       chunk_header(facts, {send.chunk.handoff, send.chunk.attempt, send.chunk.generation}, send.chunk.index,
                    send.slot, value);
+  if (send.codec != wire::Codec::kNone && send.chunk.index % 4 != 3) {  // Some don't get smaller.
+    header.codec = send.codec;
+    ++outcome_.compressed;
+    header.stored_bytes = header.raw_bytes / 2;
+  }
   const std::uint32_t number = send.channel.number;
   auto flight = std::make_shared<Flight>(Flight{.link = link, .channel = number});
   flight->attempt = send.chunk.attempt;

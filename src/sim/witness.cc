@@ -64,6 +64,8 @@ bool Witness::sees_frame(const wire::Frame& frame, Instant now) {
     leased.chunks = plan->resumed && asked != missing_.end() ? asked->second : plan->chunk_count;
     if (leased.generation != address->generation) starts_again(leased, address->generation);
     if (plan->early) leased.granted = plan->chunk_count;
+    if (plan->codec != wire::Codec::kNone)
+      codecs_[address->handoff] = {2 * plan->slot_bytes, address->attempt};
   } else if (std::holds_alternative<wire::Restart>(frame)) {
     Leased& leased = leased_[{address->handoff, address->attempt}];
     if (leased.generation != address->generation) starts_again(leased, address->generation);
@@ -158,6 +160,11 @@ bool Witness::sees(const ProducerAction& action, Instant now) {
   } else if (const auto* ended = std::get_if<ProducerHandoffEnded>(&action)) {
     if (++producer_ends_[{ended->handoff, ended->attempt}] > 1)
       report_(fmt::format("{} ends twice at its producer", ended->handoff.text()));
+    const auto codec = codecs_.find(ended->handoff);
+    if (codec != codecs_.end() && codec->second.attempt == ended->attempt) codecs_.erase(codec);
+  } else if (const auto* resumes = std::get_if<ResumeAttempt>(&action)) {
+    const auto codec = codecs_.find(resumes->handoff);
+    if (codec != codecs_.end()) codec->second.attempt = resumes->next;
   } else if (const auto* over = std::get_if<ReservationEnded>(&action)) {
     if (!ended_reservations_.insert(over->reservation).second) report_("a reservation ends twice");
     if (!pinned_.contains(over->reservation)) report_("a reservation ends that wasn't admitted");
@@ -197,7 +204,7 @@ void Witness::sees(const ConsumerAction& action) {
     if (!planned_.contains({reserve->handoff, reserve->attempt}))
       report_("memory is reserved before the producer has planned");
     if (std::exchange(held.reserved, true)) report_("a handoff reserves twice");
-    held.staging_bytes = reserve->slots * reserve->slot_bytes;
+    held.staging_bytes = reserve->slots * reserve->slot_bytes + reserve->codec_bytes;
     if (reserve->destination.bytes != held.destination_bytes) report_("another destination is reserved");
   } else if (const auto* own = std::get_if<Own>(&action)) {
     Held& held = held_.at(own->handoff);
@@ -227,7 +234,8 @@ void Witness::check(const Ledger& ledger) const {
   std::uint64_t pinned = 0, incoming = 0, staging = 0, active = 0, quarantined = 0, grants = 0;
   for (const auto& [id, bytes] : pinned_) pinned += bytes;
   for (const auto& [grant, bytes] : active_) active += bytes;
-  grants += pinned_.size() + active_.size();
+  for (const auto& [handoff, codec] : codecs_) staging += codec.bytes;
+  grants += pinned_.size() + active_.size() + codecs_.size();
   for (const auto& [handoff, held] : held_) {
     if (held.reserved && !held.staging_released) {
       staging += held.staging_bytes;

@@ -72,6 +72,12 @@ class Witness {
   std::set<Id128> ended_reservations_;
   std::map<AttemptKey, std::uint32_t> plans_, producer_ends_;
   std::map<AttemptKey, Leased> leased_;
+  // Staging that a PLAN's codec takes here, and the attempt that has it.
+  struct CodecStaging {
+    std::uint64_t bytes = 0;
+    std::uint32_t attempt = 0;
+  };
+  std::map<wire::HandoffId, CodecStaging> codecs_;
   std::set<AttemptKey> direct_;                         // Attempts that read by themselves.
   std::map<AttemptKey, std::vector<ChannelId>> early_;  // Channels that an OPEN named.
   std::map<AttemptKey, std::uint32_t> missing_;         // Chunks that the OPEN of a later attempt named.

@@ -29,6 +29,7 @@ namespace isthmus::handoff::sim {
 // What a run did and every rule that it broke.
 struct Outcome {
   std::uint64_t begun = 0, owned = 0, retried = 0, events = 0;
+  std::uint64_t compressed = 0;  // Chunks sent under a codec.
   std::map<std::string, std::uint64_t> consumer_ends, producer_ends, group_ends;
   std::set<std::string> transitions;    // "P growing>sealed" of all that happened.
   std::vector<std::string> violations;  // At most 20.

@@ -28,6 +28,7 @@ struct World::Link {
   SessionId id = 0;
   std::size_t producer = 0, consumer = 0;
   bool up = true;
+  bool is_same_host = false;
   std::map<std::uint32_t, Duration> channels;           // Those that are up: when the last message arrives.
   Duration still_to_producer{0}, still_to_consumer{0};  // Nothing arrives there before.
 };

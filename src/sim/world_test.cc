@@ -19,6 +19,7 @@ TEST(HandoffWorld, EveryStateIsOwnedWhenNothingFails) {
   EXPECT_EQ(outcome.begun, 100u);
   EXPECT_EQ(outcome.owned, 100u) << fmt::format("{}", outcome.consumer_ends);
   EXPECT_EQ(outcome.producer_ends.at("done"), 100u);
+  EXPECT_GT(outcome.compressed, 100u);
 }
 
 TEST(HandoffWorld, RulesHoldUnderEveryFault) {

@@ -22,11 +22,6 @@ inline constexpr std::size_t kTileDigestBytes = 16;
 inline constexpr std::uint32_t kChunkTilesMax =
     65536;  // 128 layers × 128 heads × 4 arrays: 1 MiB of digests.
 
-enum class Codec : std::uint32_t {
-  kNone = 0,
-  kZstdPlanes = 1,  // spec/wire-form.md §11.
-};
-
 struct ChunkHeader {
   Address address;
   Digest128 plan;

@@ -38,6 +38,7 @@ inline constexpr std::size_t kChannelsMax = 16;  // Data channels of one session
 inline constexpr std::size_t kFirstTokensMax = 64;
 inline constexpr std::size_t kRenewalsMax = 1024;     // Handoffs renewed by one frame.
 inline constexpr std::size_t kMissingMax = 256;       // Ranges of missing chunks: some for each staging slot.
+inline constexpr std::size_t kCodecsMax = 16;         // That an OPEN offers.
 inline constexpr std::uint32_t kAttemptMax = 0xffff;  // Attempts fit the low half of a fence token.
 
 // One transaction. Sequences are never reused within a consumer's incarnation.
@@ -83,6 +84,13 @@ struct DataHello {
   friend bool operator==(const DataHello&, const DataHello&) = default;
 };
 
+// How a chunk's body is stored smaller; spec/wire-form.md §11.
+enum class Codec : std::uint32_t {
+  kNone = 0,
+  kZstdPlanes = 1,
+};
+inline constexpr std::uint32_t kCodecCount = 2;
+
 // Chunks [begin, end) of a plan.
 struct ChunkRange {
   std::uint32_t begin = 0, end = 0;
@@ -109,7 +117,8 @@ struct Open {
   std::uint64_t early_bytes = 0;
   std::uint32_t early_chunks = 0;
   std::vector<std::uint32_t> early_channels = {};
-  std::uint32_t target_rank = 0;  // The consumer's, of its descriptor's.
+  std::uint32_t target_rank = 0;   // The consumer's, of its descriptor's.
+  std::vector<Codec> codecs = {};  // That chunks may have; a later version's, which has no name here, too.
   friend bool operator==(const Open&, const Open&) = default;
 };
 
@@ -127,6 +136,7 @@ struct Plan {
   std::uint64_t lease_ms = 0;  // From the sending of the OPEN that is answered.
   bool resumed = false;        // Only the chunks that OPEN called missing will come; else all.
   bool early = false;          // All will come without CREDIT, as OPEN allows; position is slot.
+  Codec codec = Codec::kNone;  // That chunks may have: one that OPEN offers.
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 

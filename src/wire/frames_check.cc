@@ -61,6 +61,7 @@ void check(const v1::Open& in, Bounds& bounds) {
   bounds.known("open.exactness", in.exactness(), v1::Exactness_ARRAYSIZE);
   bounds.count("open.missing", in.missing_size(), kMissingMax);
   bounds.count("open.early_channels", in.early_channels_size(), kChannelsMax);
+  bounds.count("open.codecs", in.codecs_size(), kCodecsMax);
   if (!in.resumes() && in.missing_size() > 0) bounds.fail("open.missing", "nothing is resumed");
   std::uint32_t after = 0;
   for (const v1::ChunkRange& range : in.missing()) {
@@ -76,6 +77,7 @@ void check(const v1::Plan& in, Bounds& bounds) {
   check_range("plan.tokens", in.tokens(), bounds);
   bounds.known("plan.verdict", in.verdict(), v1::VerdictKind_ARRAYSIZE);
   bounds.text("plan.wire_text", in.wire_text(), kTextBytesMax);
+  bounds.known("plan.codec", in.codec(), kCodecCount);
 }
 
 void check(const v1::Reject& in, Bounds& bounds) {

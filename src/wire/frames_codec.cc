@@ -125,6 +125,7 @@ void put(const Open& frame, v1::Frame& out) {
   open.set_early_bytes(frame.early_bytes);
   open.set_early_chunks(frame.early_chunks);
   open.mutable_early_channels()->Add(frame.early_channels.begin(), frame.early_channels.end());
+  for (const Codec codec : frame.codecs) open.add_codecs(static_cast<std::uint32_t>(codec));
 }
 
 Result<Frame> get(const v1::Open& in) {
@@ -144,6 +145,7 @@ Result<Frame> get(const v1::Open& in) {
   frame.early_bytes = in.early_bytes();
   frame.early_chunks = in.early_chunks();
   frame.early_channels = get_channels(in.early_channels());
+  for (const std::uint32_t codec : in.codecs()) frame.codecs.push_back(static_cast<Codec>(codec));
   return Frame(std::move(frame));
 }
 
@@ -161,6 +163,7 @@ void put(const Plan& frame, v1::Frame& out) {
   plan.set_lease_ms(frame.lease_ms);
   plan.set_resumed(frame.resumed);
   plan.set_early(frame.early);
+  plan.set_codec(static_cast<std::uint32_t>(frame.codec));
 }
 
 Result<Frame> get(const v1::Plan& in) {
@@ -177,6 +180,7 @@ Result<Frame> get(const v1::Plan& in) {
   frame.lease_ms = in.lease_ms();
   frame.resumed = in.resumed();
   frame.early = in.early();
+  frame.codec = static_cast<Codec>(in.codec());
   return Frame(std::move(frame));
 }
 

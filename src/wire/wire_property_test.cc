@@ -207,6 +207,7 @@ Frame frame(std::size_t kind) {
       made.early_bytes = number();
       made.early_chunks = small();
       made.early_channels = channels();
+      made.codecs = several(kCodecsMax, [] { return static_cast<Codec>(any<std::uint32_t>()); });
       return made;
     }
     case 4:
@@ -221,7 +222,8 @@ Frame frame(std::size_t kind) {
                   number(),
                   number(),
                   any<bool>(),
-                  any<bool>()};
+                  any<bool>(),
+                  enumerator<Codec>(kCodecCount)};
     case 5: {
       const auto bytes = [] { return any_bytes(kTextBytesMax); };
       return Reject{address(), code(), bytes(), enumerator<TicketFault>(kTicketFaultCount),

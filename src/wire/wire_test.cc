@@ -415,6 +415,22 @@ TEST(Frames, UnknownThingsAreRefusedByName) {
   EXPECT_EQ(decode(bytes_of(attemptless.SerializeAsString())).code(), Code::kMalformed);
 }
 
+TEST(Frames, ACodecOfALaterVersionIsNothingInOpenAndRefusedInPlan) {
+  std::vector<Frame> frames = all_frames();
+  Open open = std::get<Open>(frames[3]);
+  EXPECT_TRUE(std::get<Open>(*decode(*encode(Frame(open)))).codecs.empty());  // Of an earlier one.
+  open.codecs = {static_cast<Codec>(77), Codec::kZstdPlanes};
+  EXPECT_EQ(std::get<Open>(*decode(*encode(Frame(open)))), open);
+  open.codecs.assign(kCodecsMax + 1, Codec::kZstdPlanes);
+  EXPECT_EQ(encode(Frame(open)).code(), Code::kInvalidArgument);
+  Plan plan = std::get<Plan>(frames[4]);
+  EXPECT_EQ(std::get<Plan>(*decode(*encode(Frame(plan)))).codec, Codec::kNone);
+  plan.codec = Codec::kZstdPlanes;
+  EXPECT_EQ(std::get<Plan>(*decode(*encode(Frame(plan)))), plan);
+  plan.codec = static_cast<Codec>(kCodecCount);
+  EXPECT_EQ(encode(Frame(plan)).code(), Code::kInvalidArgument);
+}
+
 TEST(Frames, AFieldOfALaterMinorIsIgnored) {
   v1::Frame frame;
   frame.set_major(1);

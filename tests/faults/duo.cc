@@ -107,6 +107,7 @@ void Duo::start(Node& node) {
   agent.listen = node.agent;
   agent.policy = policy;
   agent.timings = node.timings;
+  agent.prices = node.prices;
   agent.has_mover_thread = true;  // As on most machines; without, processes of two processors are tested.
   worker::WorkerParts parts{.engine = support::tap(support::make_fake_engine(node.engine), std::move(tap)),
                             .tokenizer = node.tokenizer,

@@ -6,6 +6,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "http/client.h"
 #include "http/json.h"
 #include "http/server.h"
+#include "kv/prices.h"
 #include "net/loop.h"
 #include "support/fake_engine.h"
 #include "support/step_gate.h"
@@ -37,6 +39,7 @@ struct Node {
   std::shared_ptr<const engine::Tokenizer> tokenizer = support::make_fake_tokenizer();
   worker::EngineLoopLimits limits;
   handoff::Timings timings;
+  std::optional<kv::Prices> prices;
   Key fleet_key{};
   Duration request_timeout = 10 * kPatience;  // Only what a test is about may end a request.
   net::Endpoint http{"127.0.0.1", 0};

@@ -36,7 +36,7 @@ std::string ticket_of_peer() {
 
 LyingPeer::LyingPeer(FuzzedDataProvider& choices)
     : choices_(choices),
-      producer_ledger_(Capacity{{10'000, 0}, 0}),
+      producer_ledger_(Capacity{{10'000, 0}, std::uint64_t{3} * kTestTile * 8}),
       consumer_ledger_(Capacity{{1000, 0}, std::uint64_t{20} * kTestTile * 8}),
       producer_({"self", kSelf, now_, test_key(1), {source_descriptor()}, {}, {}}, &producer_ledger_),
       consumer_({"self", kSelf, test_key(1), {target_descriptor()}, 4, {}, {}}, &consumer_ledger_),
@@ -90,6 +90,7 @@ wire::Frame LyingPeer::frame_to_producer() {
                       0,
                       60'000};
       open.address.generation = 0;
+      if (small(3) != 0) open.codecs = {static_cast<wire::Codec>(small(2)), wire::Codec::kZstdPlanes};
       open.proof = wire::open_proof(session_key(), kNonce, address.handoff, address.attempt);
       return open;
     }
@@ -122,6 +123,7 @@ wire::Frame LyingPeer::frame_to_consumer() {
                       facts.slot_bytes,
                       facts.total_bytes,
                       small(20'000)};
+      plan.codec = static_cast<wire::Codec>(small(2));
       if (small(7) == 7) plan.chunk_count = choices_.ConsumeIntegral<std::uint32_t>();
       if (small(7) == 7) plan.slot_bytes = choices_.ConsumeIntegral<std::uint64_t>();
       return plan;
@@ -187,6 +189,10 @@ void LyingPeer::peer_sends_data() {
   const std::uint32_t index = small(facts.chunk_count);
   wire::ChunkHeader header = sim::chunk_header(facts, address, index % facts.chunk_count, small(4));
   header.index = index;
+  if (small(2) == 0) {
+    header.codec = wire::Codec::kZstdPlanes;
+    header.stored_bytes = header.raw_bytes / (1 + small(2));  // Or no fewer: a lie.
+  }
   const auto judged = consumer_.judge(channel, header, header.stored_bytes, now_);
   check();
   if (judged.ok()) {
@@ -308,7 +314,9 @@ void LyingPeer::act(const ProducerActions& actions) {
         produce([&](auto& out) {
           if (fails)
             return producer_.plan_failed(plan.handoff, plan.attempt, {Code::kExhausted, "x"}, now_, out);
-          producer_.plan_ready(plan.handoff, plan.attempt, plan_facts(plan.tokens), now_, out);
+          PlanFacts facts = plan_facts(plan.tokens);
+          if (plan.may_compress) facts.codec = wire::Codec::kZstdPlanes;
+          producer_.plan_ready(plan.handoff, plan.attempt, std::move(facts), now_, out);
         });
       });
     } else if (const auto* send = std::get_if<SendChunk>(&action)) {

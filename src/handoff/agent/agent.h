@@ -25,6 +25,7 @@
 #include "kv/binding.h"
 #include "kv/descriptor.h"
 #include "kv/negotiate.h"
+#include "kv/prices.h"
 #include "net/loop.h"
 #include "transport/api/transport.h"
 #include "wire/ticket.h"
@@ -40,7 +41,10 @@ struct AgentOptions {
   Limits limits;
   Capacity capacity;
   std::uint32_t staging_slots = 24;  // Per handoff: chunks under way while others are placed.
-  std::uint32_t rank = 0;            // Which of the descriptor's ranks it serves: their agents are a group's.
+  // What steps and the link to consumers cost, as the operator says; tokens are each range's own. Chunks of
+  // what is offered here are compressed where these say that it pays; without, and over shared memory, never.
+  std::optional<kv::Prices> prices{};
+  std::uint32_t rank = 0;  // Which of the descriptor's ranks it serves: their agents are a group's.
   // Chunks are packed and placed on a thread beside the loop's. Not where both would share a processor with
   // the peer's and only wake each other.
   bool has_mover_thread = std::thread::hardware_concurrency() > 2;
@@ -52,10 +56,11 @@ struct AgentOptions {
 // How a handoff ended, for logs, metrics and the worker's next step.
 struct Ending {
   TerminalKind kind = TerminalKind::kFailed;
-  Error error;              // Not read for kOwned, kDone and kFinished.
-  std::uint64_t bytes = 0;  // Of chunk bodies that moved.
-  std::string wire;         // kv::WireForm::text() on one line; "" if no plan was made.
-  std::string transport;    // At the consumer, once there was a session.
+  Error error;                     // Not read for kOwned, kDone and kFinished.
+  std::uint64_t bytes = 0;         // Of chunk bodies that moved.
+  std::uint64_t stored_bytes = 0;  // Of these as they crossed: fewer with a codec.
+  std::string wire;                // kv::WireForm::text() on one line; "" if no plan was made.
+  std::string transport;           // At the consumer, once there was a session.
   std::uint32_t chunks = 0;
   Duration retry_after{0};  // kExhausted, at the consumer: when there may be memory.
 };

@@ -169,6 +169,7 @@ Ending Shell::ending_of(const Incoming& incoming, TerminalKind kind, const Statu
   Ending ending;
   ending.kind = kind;
   ending.bytes = incoming.bytes;
+  ending.stored_bytes = incoming.stored_bytes;
   ending.transport = incoming.transport;
   if (!why.ok()) ending.error = why.error();
   if (incoming.plan) {
@@ -214,7 +215,7 @@ Result<std::shared_ptr<const transform::Plan>> Shell::incoming_plan(const MakePl
   ISTHMUS_TRY(transform::Placer placer, transform::Placer::make(plan, descriptor_, options_.rank));
   incoming->plan = plan;
   incoming->wire = one_line(plan->wire());
-  incoming->moved = meters_.bytes("consumer", incoming->wire);
+  incoming->moved = meters_.moved("consumer", incoming->wire);
   incoming->placer = std::make_unique<transform::Placer>(std::move(placer));
   incoming->tiles.assign(plan->chunk_count(), {});
   return plan;
@@ -315,12 +316,14 @@ Result<transport::Pieces> Shell::judge(ChannelId channel, const transport::Incom
   if (message.is_shared) return transport::Pieces();
   // Straight to where it belongs, if it can go there: nothing is owned before it has been read back. A
   // binding that is refused is for placing to tell.
-  transport::Pieces pieces;
-  const transform::Chunk chunk = incoming->plan->chunk(judgement.index);
-  const Result<bool> is_shown = incoming->in_place.show(incoming->plan, descriptor_, options_.rank, chunk,
-                                                        incoming->destination[chunk.group], pieces);
-  landed.is_in_place = is_shown.ok() && *is_shown;
-  if (landed.is_in_place) return pieces;
+  if (landed.header.codec == wire::Codec::kNone) {
+    transport::Pieces pieces;
+    const transform::Chunk chunk = incoming->plan->chunk(judgement.index);
+    const Result<bool> is_shown = incoming->in_place.show(incoming->plan, descriptor_, options_.rank, chunk,
+                                                          incoming->destination[chunk.group], pieces);
+    landed.is_in_place = is_shown.ok() && *is_shown;
+    if (landed.is_in_place) return pieces;
+  }
   return transport::Pieces{
       incoming->staging.bytes().subspan(judgement.slot * incoming->slot_bytes, judgement.bytes)};
 }
@@ -341,18 +344,26 @@ void Shell::arrived(ChannelId channel, transport::Received body) {
 // Places what isn't in its place, and reads it back at once, while it is still in the cache; nobody else
 // writes here before the state is owned. The mover's.
 Status Shell::place(Incoming& incoming, const transform::Chunk& chunk, const Landed& landed,
-                    std::span<Digest128> stored, const BusyCounters& busy) {
+                    std::span<Digest128> stored) {
   const std::vector<Digest128>& tiles = landed.header.tiles;
   const kv::Binding& destination = incoming.destination[chunk.group];
   if (landed.is_in_place) {
-    return timed(busy.verify, [&] { return incoming.in_place.read->verify(chunk, destination, tiles); });
+    return timed(busy_.verify, [&] { return incoming.in_place.read->verify(chunk, destination, tiles); });
   }
   transform::Placer& placer = *incoming.placer;
-  ISTHMUS_TRY(timed(busy.place, [&] {
-    return place_body(placer, {chunk, landed.body, tiles}, destination, stored, incoming.copy);
+  transport::Received restored;
+  const transport::Received* body = &landed.body;
+  if (landed.header.codec != wire::Codec::kNone) {
+    if (body->view != nullptr) return Error{Code::kMalformed, "a body under a codec, shown where it lies"};
+    ISTHMUS_TRY(restored.bytes, timed(busy_.decode, [&] {
+                  return compression_.restore(chunk, landed.header, landed.body.bytes);
+                }));
+    body = &restored;
+  }
+  ISTHMUS_TRY(timed(busy_.place, [&] {
+    return place_body(placer, {chunk, *body, tiles}, destination, stored, incoming.copy);
   }));
-  return timed(busy.verify,
-               [&] { return placer.verify(chunk, destination, tiles, stored, landed.body.bytes); });
+  return timed(busy_.verify, [&] { return placer.verify(chunk, destination, tiles, stored, body->bytes); });
 }
 
 void Shell::act(const PlaceChunk& action) {
@@ -369,16 +380,18 @@ void Shell::act(const PlaceChunk& action) {
   placing->stored.resize(incoming->placer->stored_count(chunk));
   mover_->run(
       chunk.body_bytes,
-      [incoming, placing, chunk, busy = busy_] {
-        placing->status = place(*incoming, chunk, placing->landed, placing->stored, busy);
+      [this, incoming, placing, chunk] {
+        placing->status = place(*incoming, chunk, placing->landed, placing->stored);
       },
       [this, incoming, placing, action, bytes = chunk.body_bytes] {
         placing->landed.body = {};  // A view: its memory is the producer's again.
         if (is_closing_) return;
         if (placing->status.ok()) {
+          const std::uint64_t stored_bytes = placing->landed.header.stored_bytes;
           incoming->tiles.at(action.index) = std::move(placing->landed.header.tiles);
           incoming->bytes += bytes;
-          incoming->moved.add(static_cast<double>(bytes));
+          incoming->stored_bytes += stored_bytes;
+          incoming->moved.add(bytes, stored_bytes);
         }
         consume([&](ConsumerActions& out) { consumer_.chunk_placed(action, placing->status, now(), out); });
       });
@@ -499,8 +512,9 @@ void Shell::act(const ConsumerHandoffEnded& action) {
   meters_.ended("consumer", action.kind);
   Ending ending = ending_of(*incoming, action.kind, action.why);
   ending.retry_after = action.retry_after;
-  ISTHMUS_LOG(kInfo, "handoff ended", "side=consumer handoff={} outcome={} bytes={} chunks={} ms={:.1f}{}",
-              action.handoff.text(), name(action.kind), ending.bytes, ending.chunks,
+  ISTHMUS_LOG(kInfo, "handoff ended",
+              "side=consumer handoff={} outcome={} bytes={} stored={} chunks={} ms={:.1f}{}",
+              action.handoff.text(), name(action.kind), ending.bytes, ending.stored_bytes, ending.chunks,
               std::chrono::duration<double, std::milli>(now() - incoming->begun_at).count(),
               action.why.ok() ? "" : fmt::format(" why=\"{}\"", action.why.error().text()));
   if (action.destination == Destination::kQuarantined) {

@@ -141,6 +141,7 @@ struct GroupLead::Run {
 
   void add(const Ending& one) {
     ending.bytes += one.bytes;
+    ending.stored_bytes += one.stored_bytes;
     ending.chunks += one.chunks;
     if (ending.wire.empty()) ending.wire = one.wire;
     if (ending.transport.empty()) ending.transport = one.transport;

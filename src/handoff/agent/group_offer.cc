@@ -106,6 +106,7 @@ class Offering final : public OfferedGroup, public std::enable_shared_from_this<
   void member_ended(std::size_t i, const Ending& ending) {
     if (std::exchange(members_[i].is_over, true)) return;
     ending_.bytes += ending.bytes;
+    ending_.stored_bytes += ending.stored_bytes;
     ending_.chunks += ending.chunks;
     if (ending_.wire.empty()) ending_.wire = ending.wire;
     const bool is_bad = ending.kind != TerminalKind::kDone && ending.kind != TerminalKind::kFinished;

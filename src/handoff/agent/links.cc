@@ -262,7 +262,11 @@ void Links::established(Link& link) {
   const SessionId id = link.id;
   ISTHMUS_LOG(kDebug, "session established", "peer={} incarnation={}", link.session->peer().name,
               link.session->peer().incarnation.hex());
-  const Status up = events_.session_up(id, link.session->peer());
+  Peer peer = link.session->peer();
+  peer.is_same_host = std::ranges::any_of(transports_, [&](const transport::Transport* each) {
+    return each->name() == link.transport && each->capabilities().same_host_only;
+  });
+  const Status up = events_.session_up(id, peer);
   if (!up.ok()) return close(id, up);
   if (Link* kept = find(id)) {
     if (kept->way.transport != nullptr) dial_data(*kept);

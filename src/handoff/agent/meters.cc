@@ -21,10 +21,13 @@ Counter Meters::busy(const std::string& stage) {
                            "Processor time that the mover spent in each stage", {{"stage", stage}});
 }
 
-Counter Meters::bytes(const std::string& side, const std::string& wire) {
-  return kept(bytes_, {side, wire}, [&] {
-    return registry_.counter("isthmus_handoff_bytes_total", "Chunk bodies moved, by side and wire form",
-                             {{"side", side}, {"wire", wire}});
+Meters::Moved Meters::moved(const std::string& side, const std::string& wire) {
+  return kept(moved_, {side, wire}, [&] {
+    const MetricLabels labels{{"side", side}, {"wire", wire}};
+    return Moved{
+        registry_.counter("isthmus_handoff_bytes_total", "Chunk bodies moved, by side and wire form", labels),
+        registry_.counter("isthmus_handoff_stored_bytes_total",
+                          "Bytes of chunk bodies as they crossed: fewer under a codec", labels)};
   });
 }
 

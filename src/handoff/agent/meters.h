@@ -3,6 +3,7 @@
 // message.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -21,7 +22,15 @@ class Meters {
   explicit Meters(MetricsRegistry& registry) : registry_(registry) {}
 
   Counter busy(const std::string& stage);  // Processor seconds of the mover.
-  Counter bytes(const std::string& side, const std::string& wire);
+  // Bytes of chunk bodies: as they are, and as they crossed.
+  struct Moved {
+    Counter bodies, stored;
+    void add(std::uint64_t body_bytes, std::uint64_t stored_bytes) const {
+      bodies.add(static_cast<double>(body_bytes));
+      stored.add(static_cast<double>(stored_bytes));
+    }
+  };
+  Moved moved(const std::string& side, const std::string& wire);
   void ended(const std::string& side, TerminalKind kind);
   void stage(const std::string& stage, Duration took);
   void transport_chosen(const std::string& transport);
@@ -33,7 +42,8 @@ class Meters {
 
  private:
   MetricsRegistry& registry_;
-  std::map<std::pair<std::string, std::string>, Counter> bytes_, ended_;
+  std::map<std::pair<std::string, std::string>, Moved> moved_;
+  std::map<std::pair<std::string, std::string>, Counter> ended_;
   std::map<std::string, Counter> chosen_;
   std::map<std::string, Histogram> stages_;
 };

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "handoff/agent/shell.h"
+#include "kv/choose.h"
 
 namespace isthmus::handoff {
 namespace {
@@ -30,6 +31,7 @@ struct Shell::Packing {
   std::shared_ptr<const engine::ExportedKv> memory;  // Until it is read for the last time.
   transport::PayloadMemory body;                     // Empty if it is sent in place:
   transform::BodyRuns runs;
+  StoredBody stored;
   std::vector<Digest128> tiles;
   Status status;
 };
@@ -147,10 +149,19 @@ Result<std::shared_ptr<const transform::Plan>> Shell::outgoing_plan(const MakePl
   ISTHMUS_TRY(const kv::Descriptor* target, descriptor_of_peer(action.target));
   ISTHMUS_TRY(auto plan, made_plan(action, descriptor_, *target, {options_.rank, action.target_rank}));
   auto outgoing = std::make_shared<Outgoing>(Outgoing{plan, {}, {}, one_line(plan->wire()), {}, 0, {}});
-  outgoing->moved = meters_.bytes("producer", outgoing->wire);
+  outgoing->moved = meters_.moved("producer", outgoing->wire);
   poster_.post([this, outgoing] { (void)make_packer(*outgoing); });  // While PLAN is under way.
   outgoing_[{action.handoff, action.attempt}] = std::move(outgoing);
   return plan;
+}
+
+// Decided here alone: it is this end's link that chunks take.
+wire::Codec Shell::codec_of(const transform::Plan& plan, const MakePlan& action) const {
+  if (!action.may_compress || !options_.prices) return wire::Codec::kNone;
+  kv::Prices prices = *options_.prices;
+  prices.tokens = action.tokens.size();
+  return kv::compression_pays(descriptor_, plan.wire(), prices) ? wire::Codec::kZstdPlanes
+                                                                : wire::Codec::kNone;
 }
 
 Status Shell::make_packer(Outgoing& outgoing) const {
@@ -237,25 +248,28 @@ void Shell::start_packing(ChannelId channel, const SendChunk& send) {
   }
   packing->tiles.resize(chunk.tile_count());
   if (packing->status = take_body(*packing, chunk); !packing->status.ok()) return poster_.post(finish);
-  mover_->run(
-      chunk.body_bytes,
-      [packing, chunk, busy = busy_.pack] {
-        const kv::Binding& binding = packing->memory->bindings()[chunk.group];
-        Outgoing& attempt = *packing->outgoing;
-        packing->status = timed(busy, [&] {
-          return packing->runs.empty()
-                     ? attempt.packer->pack(chunk, binding, packing->body.bytes, packing->tiles)
-                     : attempt.in_place.read->digest(chunk, binding, packing->tiles);
-        });
-      },
-      finish);
+  mover_->run(chunk.body_bytes, [this, packing, chunk] { packing->status = pack(*packing, chunk); }, finish);
 }
 
-// The engine's memory itself where the channel can send it, else memory to pack into.
+// The mover's.
+Status Shell::pack(Packing& packing, const transform::Chunk& chunk) {
+  const kv::Binding& binding = packing.memory->bindings()[chunk.group];
+  Outgoing& attempt = *packing.outgoing;
+  packing.stored = {.bytes = chunk.body_bytes};
+  ISTHMUS_TRY(timed(busy_.pack, [&] {
+    return packing.runs.empty() ? attempt.packer->pack(chunk, binding, packing.body.bytes, packing.tiles)
+                                : attempt.in_place.read->digest(chunk, binding, packing.tiles);
+  }));
+  if (packing.send.codec == wire::Codec::kNone) return ok_status();
+  packing.stored = timed(busy_.encode, [&] { return compression_.shrink(chunk, packing.body.bytes); });
+  return ok_status();
+}
+
+// The engine's memory itself where the channel can send it as it is, else memory to pack into.
 Status Shell::take_body(Packing& packing, const transform::Chunk& chunk) {
   transport::Channel& channel = *links_->data(packing.send.channel);
   Outgoing& outgoing = *packing.outgoing;
-  if (channel.gathers()) {
+  if (channel.gathers() && packing.send.codec == wire::Codec::kNone) {
     ISTHMUS_TRY(const bool is_shown,
                 outgoing.in_place.show(outgoing.plan, descriptor_, options_.rank, chunk,
                                        packing.memory->bindings()[chunk.group], packing.runs));
@@ -292,15 +306,18 @@ void Shell::packed(const std::shared_ptr<Packing>& packing) {
                                  .slot = packing->send.slot,
                                  .group = chunk.group,
                                  .box = chunk.box,
+                                 .codec = packing->stored.codec,
                                  .raw_bytes = chunk.body_bytes,
-                                 .stored_bytes = chunk.body_bytes,
+                                 .stored_bytes = packing->stored.bytes,
+                                 .body_checksum = packing->stored.checksum,
                                  .tiles = packing->tiles});
   Status sent = header.status();
   if (sent.ok()) {
     if (packing->outgoing->generation == ref.generation)
       packing->outgoing->tiles.at(ref.index) = packing->tiles;
     transport::ConstPieces pieces =
-        is_in_place ? pieces_of(packing->runs) : transport::ConstPieces{packing->body.bytes};
+        is_in_place ? pieces_of(packing->runs)
+                    : transport::ConstPieces{packing->body.bytes.first(packing->stored.bytes)};
     sent = open->send_data(*header, std::move(pieces),
                            [this, packing, report, channel, bytes = chunk.body_bytes](Status status) {
                              packing->body = {};
@@ -309,10 +326,11 @@ void Shell::packed(const std::shared_ptr<Packing>& packing) {
                              if (const auto box = outboxes_.find(channel); box != outboxes_.end())
                                --box->second.unsent;
                              if (status.ok()) {
-                               packing->outgoing->moved.add(static_cast<double>(bytes));
+                               packing->outgoing->moved.add(bytes, packing->stored.bytes);
                                if (const auto held = held_.find(packing->send.reservation);
                                    held != held_.end()) {
                                  held->second.ending.bytes += bytes;
+                                 held->second.ending.stored_bytes += packing->stored.bytes;
                                  ++held->second.ending.chunks;
                                }
                              } else {

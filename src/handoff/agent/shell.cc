@@ -47,7 +47,8 @@ Shell::Shell(net::Loop& loop, std::vector<transport::Transport*> transports, con
       descriptor_digest_(descriptor.digest()),
       options_(std::move(options)),
       meters_(metrics),
-      busy_{meters_.busy("pack"), meters_.busy("place"), meters_.busy("verify")},
+      busy_{meters_.busy("pack"), meters_.busy("encode"), meters_.busy("decode"), meters_.busy("place"),
+            meters_.busy("verify")},
       incarnation_(random_id()),
       started_(now()),
       ledger_(options_.capacity),
@@ -166,7 +167,9 @@ void Shell::make_plan(const MakePlan& action, bool is_producer) {
       produce([&](ProducerActions& out) {
         if (!plan.ok())
           return producer_.plan_failed(action.handoff, action.attempt, plan.error(), now(), out);
-        producer_.plan_ready(action.handoff, action.attempt, facts_of(*plan), now(), out);
+        PlanFacts facts = facts_of(*plan);
+        facts.codec = codec_of(**plan, action);
+        producer_.plan_ready(action.handoff, action.attempt, std::move(facts), now(), out);
       });
     } else {
       consume([&](ConsumerActions& out) {

@@ -18,6 +18,7 @@
 
 #include "device/host/buffer.h"
 #include "handoff/agent/agent.h"
+#include "handoff/agent/compression.h"
 #include "handoff/agent/links.h"
 #include "handoff/agent/meters.h"
 #include "handoff/agent/mover.h"
@@ -83,7 +84,7 @@ class Shell final : public Agent {
 
   // Processor time of the mover's stages.
   struct BusyCounters {
-    Counter pack, place, verify;
+    Counter pack, encode, decode, place, verify;
   };
 
   // --- Producer: what a reservation holds, and what an attempt sends.
@@ -99,7 +100,7 @@ class Shell final : public Agent {
     std::optional<transform::Packer> packer;
     InPlace in_place;
     std::string wire;  // one_line() of the plan's.
-    Counter moved;     // Bytes of chunk bodies.
+    Meters::Moved moved;
     std::uint32_t generation = 0;
     std::vector<std::vector<Digest128>> tiles;  // By chunk, of this generation.
   };
@@ -152,7 +153,7 @@ class Shell final : public Agent {
     bool is_cancelled = false;                    // Before it was begun.
     std::shared_ptr<const transform::Plan> plan;  // Made while OPEN is under way.
     std::string wire;                             // one_line() of the plan's.
-    Counter moved;                                // Bytes of chunk bodies.
+    Meters::Moved moved;
     std::unique_ptr<transform::Placer> placer;
     InPlace in_place;
     device::HostBuffer staging;
@@ -164,7 +165,7 @@ class Shell final : public Agent {
     std::vector<kv::Binding> destination;  // By layer group.
     bool has_destination = false, wants_destination = false;
     std::vector<std::vector<Digest128>> tiles;  // By chunk, placed and read back.
-    std::uint64_t bytes = 0;
+    std::uint64_t bytes = 0, stored_bytes = 0;
     Instant begun_at, planned_at, ready_at, verifying_at;
   };
 
@@ -198,6 +199,7 @@ class Shell final : public Agent {
                                                                   const transform::Route& route);
   Result<std::shared_ptr<const transform::Plan>> outgoing_plan(const MakePlan& action);
   Status make_packer(Outgoing& outgoing) const;
+  wire::Codec codec_of(const transform::Plan& plan, const MakePlan& action) const;
   Result<std::shared_ptr<const transform::Plan>> incoming_plan(const MakePlan& action);
   static PlanFacts facts_of(const std::shared_ptr<const transform::Plan>& plan);
   // Producer's.
@@ -211,6 +213,7 @@ class Shell final : public Agent {
   void act(const ReservationEnded& action);
   void run_outbox(ChannelId channel);
   void start_packing(ChannelId channel, const SendChunk& send);
+  Status pack(Packing& packing, const transform::Chunk& chunk);
   Status take_body(Packing& packing, const transform::Chunk& chunk);
   void packed(const std::shared_ptr<Packing>& packing);
   void close_outbox(ChannelId channel);
@@ -246,8 +249,8 @@ class Shell final : public Agent {
   Status check_destination(const std::vector<kv::Binding>& bindings) const;
   void arrived(ChannelId channel, transport::Received body);
   Result<transport::Pieces> judge(ChannelId channel, const transport::Incoming& incoming);
-  static Status place(Incoming& incoming, const transform::Chunk& chunk, const Landed& landed,
-                      std::span<Digest128> stored, const BusyCounters& busy);
+  Status place(Incoming& incoming, const transform::Chunk& chunk, const Landed& landed,
+               std::span<Digest128> stored);
   std::shared_ptr<Incoming> find(const wire::HandoffId& handoff) const;
   Ending ending_of(const Incoming& incoming, TerminalKind kind, const Status& why) const;
   void forget_if_over(const Incoming& incoming);
@@ -263,6 +266,7 @@ class Shell final : public Agent {
   AgentOptions options_;
   Meters meters_;
   BusyCounters busy_;
+  Compression compression_;  // The mover's.
   Id128 incarnation_;
   Instant started_;
   Ledger ledger_;

@@ -123,6 +123,12 @@ void ConsumerCore::send_open(Entry& entry, Instant now, ConsumerActions& out) {
   open.target_rank = options_.rank;
   open.resumes = entry.placed_count > 0;
   if (open.resumes) open.missing = missing_of(entry);
+  // Memory that was reserved without room for a codec stays as it is.
+  const bool has_room = !entry.memory_reserved || entry.has_codec_memory;
+  const auto session = sessions_.find(entry.begin.session);
+  entry.offers_codec =
+      has_room && !entry.begin.is_direct && session != sessions_.end() && !session->second.is_same_host;
+  if (entry.offers_codec) open.codecs = {wire::Codec::kZstdPlanes};
   allow_early(entry, open);
   entry.resend_at = now + options_.timings.resend_interval;
   send(entry, std::move(open), out);
@@ -261,7 +267,7 @@ void ConsumerCore::agree(Entry& entry, Instant now, ConsumerActions& out) {
     return end(entry, TerminalKind::kRejected, Error{Code::kIncompatible, detail}, Tell::kAbort, now, out);
   }
   entry.wanted = offered.resumed ? ChunkSet(missing_of(entry)) : ChunkSet::all(plan.chunk_count);
-  const std::uint64_t staging = plan.slot_bytes;
+  const std::uint64_t staging = plan.slot_bytes + codec_staging(offered.codec, plan.slot_bytes);
   const Capacity& capacity = ledger_->capacity();
   move(entry, ConsumerState::kReserving, "plans agree", now + options_.timings.capacity_max);
   if (entry.memory_ready) return start_receiving(entry, now, out);
@@ -292,20 +298,24 @@ bool ConsumerCore::try_reserve(Entry& entry, ConsumerActions& out) {
   // A direct read lands in the destination itself.
   const std::uint64_t slot_bytes =
       entry.begin.is_direct ? 0 : std::max<std::uint64_t>(entry.plan->slot_bytes, 1);
+  const std::uint64_t codec_bytes = codec_staging(entry.offered->codec, slot_bytes);
+  const std::uint64_t free = ledger_->free_staging();
   const std::uint64_t wanted = std::min(options_.slots, entry.plan->chunk_count);
   // What comes early has a slot for each chunk.
-  const auto slots = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
-      ledger_->free_staging() / std::max<std::uint64_t>(slot_bytes, 1), entry.early ? wanted : 1, wanted));
+  const auto slots = static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>((free - std::min(free, codec_bytes)) / std::max<std::uint64_t>(slot_bytes, 1),
+                                entry.early ? wanted : 1, wanted));
   if (mutation(Mutation::kReserveBeforeAdmission)) ledger_->release(std::exchange(entry.peak.destination, 0));
   const Result<Ledger::Peak> peak =
-      ledger_->grant_peak(entry.begin.destination, slots * slot_bytes, entry.begin.deadline);
+      ledger_->grant_peak(entry.begin.destination, slots * slot_bytes + codec_bytes, entry.begin.deadline);
   if (!peak.ok()) return false;
   entry.peak = *peak;
   entry.slots.resize(slots);
   entry.memory_reserved = true;
+  entry.has_codec_memory = codec_bytes > 0;
   entry.resend_at = kFarFuture;
   out.push_back(ReserveCapacity{entry.address.handoff, entry.address.attempt, entry.begin.tag,
-                                entry.begin.destination, slots, slot_bytes});
+                                entry.begin.destination, slots, slot_bytes, codec_bytes});
   return true;
 }
 

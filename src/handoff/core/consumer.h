@@ -39,7 +39,7 @@ struct ReserveCapacity {
   std::uint64_t tag = 0;
   Amount destination;
   std::uint32_t slots = 0;
-  std::uint64_t slot_bytes = 0;
+  std::uint64_t slot_bytes = 0, codec_bytes = 0;  // The codec's are beside the slots, in the same grant.
 };
 
 // A chunk lies whole in its slot, which stays as it is until chunk_placed(): check its body, place it.
@@ -164,7 +164,7 @@ struct Judgement {
   std::uint32_t attempt = 0;
   std::uint32_t index = 0;
   std::uint32_t slot = 0;
-  std::uint64_t bytes = 0;  // Payload; when `place`, equal to the plan's body and at most slot_bytes.
+  std::uint64_t bytes = 0;  // Payload; when `place`, the plan's body or, with a codec, fewer.
 };
 
 // Unless said otherwise an event about something unknown or over is ignored. `out` is appended to.
@@ -283,9 +283,10 @@ class ConsumerCore {
     Instant renew_sent;
     std::optional<wire::Plan> offered;
     std::optional<PlanFacts> plan;
-    bool memory_reserved = false;  // ReserveCapacity has been given.
-    bool memory_ready = false;     // And answered.
-    bool busy = false;             // The next OPEN is another attempt.
+    bool memory_reserved = false;                         // ReserveCapacity has been given.
+    bool has_codec_memory = false, offers_codec = false;  // In what is reserved; in the attempt's OPEN.
+    bool memory_ready = false;                            // And answered.
+    bool busy = false;                                    // The next OPEN is another attempt.
     Ledger::Peak peak;
     std::vector<std::uint32_t> channels;  // Named in CREDIT.
     std::set<ChannelId> unquiet;          // Of these, not yet fenced or closed.

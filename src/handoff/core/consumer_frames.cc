@@ -124,6 +124,11 @@ Status ConsumerCore::check_plan(const Entry& entry, const wire::Plan& plan) cons
                         plan.total_bytes <= options_.limits.early_bytes_max;
   if (plan.early && (!is_small || plan.resumed))
     return Error{Code::kIncompatible, "PLAN has chunks come before CREDIT where OPEN didn't allow it"};
+  const bool is_offered = entry.offers_codec && plan.codec == wire::Codec::kZstdPlanes && !plan.early;
+  if (plan.codec != wire::Codec::kNone && !is_offered) {
+    return Error{Code::kIncompatible, fmt::format("PLAN has codec {} where OPEN doesn't offer it",
+                                                  static_cast<std::uint32_t>(plan.codec))};
+  }
   return ok_status();
 }
 
@@ -316,7 +321,9 @@ Result<Judgement> ConsumerCore::judge_current(Entry& entry, ChannelId channel,
   const auto slot_index = static_cast<std::uint32_t>(*position % entry.slots.size());
   if (header.slot != slot_index)
     return refuse(fmt::format("slot {} isn't its slot {}", header.slot, slot_index));
-  ISTHMUS_TRY(wire::equal_geometry(header, entry.plan->geometry(header.index)));
+  wire::ChunkGeometry geometry = entry.plan->geometry(header.index);
+  geometry.may_have_codec = entry.offered->codec != wire::Codec::kNone;
+  ISTHMUS_TRY(wire::equal_geometry(header, geometry));
   Judgement judgement{true,         false,      header.address.handoff, header.address.attempt,
                       header.index, slot_index, header.stored_bytes};
   Slot& slot = entry.slots[slot_index];

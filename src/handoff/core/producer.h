@@ -48,6 +48,7 @@ struct SendChunk {
   Id128 reservation;
   ChannelId channel;
   std::uint32_t slot = 0;
+  wire::Codec codec = wire::Codec::kNone;  // That the body may have, if it gets smaller by it.
 };
 
 // Channel::send_fence(token), after every payload handed to the channel before.
@@ -212,6 +213,8 @@ class ProducerCore {
     std::uint32_t early_chunks = 0;
     std::vector<ChannelId> early_channels;
     wire::Plan offer;  // PLAN, complete once `plan` is there.
+    bool may_compress = false;
+    GrantId staging = 0;  // The codec's; until the attempt is over.
     std::optional<PlanFacts> plan;
     std::vector<ChannelId> channels;       // From the first CREDIT.
     std::uint32_t slots = 0, granted = 0;  // From CREDIT, of the current generation.
@@ -329,6 +332,8 @@ class ProducerCore {
   void move(Entry& entry, ProducerState to, std::string_view cause);
   void arm(Entry& entry);
   bool may_send_early(const Attempt& attempt) const;
+  bool may_compress(SessionId session, const wire::Open& open) const;
+  wire::Codec granted_codec(Attempt& attempt);
   void fence_channels(SessionId session, const wire::Address& address,
                       const std::vector<std::uint32_t>& numbers, ProducerActions& out);
   wire::Address address_of(const Entry& entry) const;

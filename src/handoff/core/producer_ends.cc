@@ -130,6 +130,7 @@ std::optional<ProducerCore::End> ProducerCore::close_attempt(Entry& entry, Insta
                                                              ProducerActions& out) {
   Attempt& attempt = *entry.attempt;
   const End& end = attempt.end;
+  ledger_->release(std::exchange(attempt.staging, 0));
   out.push_back(ProducerHandoffEnded{attempt.handoff, attempt.number, entry.spec.id, end.kind, end.why, {}});
   ended_handoffs_.put(attempt.handoff, tombstone(end, attempt.number, now), options_.limits.tombstones_max);
   const SessionId session = session_to(attempt.handoff.consumer, attempt.session);

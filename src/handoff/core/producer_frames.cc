@@ -263,6 +263,7 @@ void ProducerCore::take_slot(Entry& entry, SessionId session, const wire::Open& 
   attempt.early_bytes = open.direct ? 0 : open.early_bytes;
   attempt.early_chunks = open.early_chunks;
   for (const std::uint32_t number : open.early_channels) attempt.early_channels.push_back({session, number});
+  attempt.may_compress = may_compress(session, open);
   attempt.offer.source = entry.spec.source;
   attempt.offer.tokens = open.wanted;
   attempt.offer.verdict = verdict.kind;
@@ -272,7 +273,12 @@ void ProducerCore::take_slot(Entry& entry, SessionId session, const wire::Open& 
   entry.state_end = now + options_.timings.plan_max;
   arm(entry);
   out.push_back(MakePlan{attempt.handoff, attempt.number, entry.spec.source, open.target, std::move(verdict),
-                         open.wanted, open.target_rank});
+                         open.wanted, open.target_rank, attempt.may_compress});
+}
+
+bool ProducerCore::may_compress(SessionId session, const wire::Open& open) const {
+  const bool is_offered = std::ranges::find(open.codecs, wire::Codec::kZstdPlanes) != open.codecs.end();
+  return is_offered && !open.direct && !peer(session)->is_same_host;
 }
 
 void ProducerCore::reject(SessionId session, const wire::Open& open, const Id128& reservation,
@@ -311,6 +317,7 @@ void ProducerCore::plan_ready(const wire::HandoffId& handoff, std::uint32_t atte
   arm(*entry);
   Attempt& open = *entry->attempt;
   open.offer.early = may_send_early(open);
+  open.offer.codec = granted_codec(open);
   send_plan(*entry, now, out);
   if (!open.offer.early) return maybe_seal(*entry, now, out);
   open.channels = open.early_channels;
@@ -318,6 +325,18 @@ void ProducerCore::plan_ready(const wire::HandoffId& handoff, std::uint32_t atte
   open.granted = open.wanted.count();
   move(*entry, ProducerState::kGrowing, "credit");
   pump(*entry, now, out);
+}
+
+// Without memory for it chunks cross as they are.
+wire::Codec ProducerCore::granted_codec(Attempt& attempt) {
+  const PlanFacts& plan = *attempt.plan;
+  if (!attempt.may_compress || attempt.offer.early || plan.codec == wire::Codec::kNone)
+    return wire::Codec::kNone;
+  const Result<GrantId> staging =
+      ledger_->grant(Category::kStaging, {codec_staging(plan.codec, plan.slot_bytes), 0});
+  if (!staging.ok()) return wire::Codec::kNone;
+  attempt.staging = *staging;
+  return plan.codec;
 }
 
 bool ProducerCore::may_send_early(const Attempt& attempt) const {
@@ -405,7 +424,7 @@ void ProducerCore::pump(Entry& entry, Instant now, ProducerActions& out) {
       const ChannelId channel = attempt.channels[position % attempt.channels.size()];
       const ChunkRef chunk{attempt.handoff, attempt.number, entry.generation, attempt.wanted.at(position)};
       attempt.sending.emplace(chunk, Sending{channel, false});
-      out.push_back(SendChunk{chunk, entry.spec.id, channel, position % attempt.slots});
+      out.push_back(SendChunk{chunk, entry.spec.id, channel, position % attempt.slots, attempt.offer.codec});
     }
   }
   maybe_seal(entry, now, out);

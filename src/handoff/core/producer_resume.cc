@@ -49,6 +49,8 @@ void ProducerCore::resume(Entry& entry, SessionId session, const wire::Open& ope
   attempt.number = open.address.attempt;
   attempt.session = session;
   attempt.direct = open.direct;
+  attempt.may_compress = may_compress(session, open);
+  if (!attempt.may_compress) attempt.offer.codec = wire::Codec::kNone;
   attempt.channels.clear();
   attempt.early_channels.clear();
   attempt.offer.early = false;
@@ -72,7 +74,7 @@ void ProducerCore::resume(Entry& entry, SessionId session, const wire::Open& ope
     out.push_back(
         MakePlan{attempt.handoff, attempt.number, entry.spec.source, open.target,
                  verdicts_.of({*source, entry.spec.source}, {*target, open.target}, entry.spec.policy),
-                 open.wanted, open.target_rank});
+                 open.wanted, open.target_rank, attempt.may_compress});
     return;
   }
   const ChunkSet missing(open.missing);

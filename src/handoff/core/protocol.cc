@@ -60,6 +60,10 @@ TerminalKind terminal_kind(Code code) {
   }
 }
 
+std::uint64_t codec_staging(wire::Codec codec, std::uint64_t slot_bytes) {
+  return codec == wire::Codec::kNone ? 0 : 2 * slot_bytes;
+}
+
 std::string clip(std::string text) {
   if (text.size() > kDetailBytesMax) {
     text.resize(kDetailBytesMax - 3);

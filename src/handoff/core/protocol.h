@@ -75,6 +75,9 @@ struct Peer {
   Id128 incarnation;
   Key session_key{};
   DescriptorSet descriptors;  // Validated; those that the peer told of.
+  // There is no link between the ends. A codec would save nothing, and what is shown to the receiver where it
+  // lies could be changed while it is decoded.
+  bool is_same_host = false;
 };
 
 // Defaults fit a local network; spec/handoff.md gives the reasons and the relations that must hold
@@ -126,9 +129,14 @@ struct PlanFacts {
   std::uint32_t chunk_count = 0;
   std::uint64_t slot_bytes = 0;  // Largest chunk body.
   std::uint64_t total_bytes = 0;
+  // Producer: what chunks are to have, by price. kNone where MakePlan doesn't allow one.
+  wire::Codec codec = wire::Codec::kNone;
   std::function<std::uint32_t(std::uint64_t watermark)> chunks_below;  // A prefix of the chunks.
   std::function<wire::ChunkGeometry(std::uint32_t index)> geometry;    // index < chunk_count.
 };
+
+// Staging beside the slots that a codec takes at each end: for a body, and for the bytes of its planes.
+std::uint64_t codec_staging(wire::Codec codec, std::uint64_t slot_bytes);
 
 enum class TerminalKind : std::uint8_t {
   kOwned,      // Consumer: the state is its own.
@@ -175,6 +183,7 @@ struct MakePlan {
   kv::Verdict verdict;
   kv::TokenRange tokens;
   std::uint32_t target_rank = 0;  // The consumer's.
+  bool may_compress = false;      // Producer: OPEN offers the codec, and there is a link between the ends.
 };
 
 // Channel::revoke() at once, before the next action; for a channel that is gone already this is nothing.
