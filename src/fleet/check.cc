@@ -114,6 +114,15 @@ void check_planes(const Fleet& fleet, const Source& source, Findings& out) {
   }
 }
 
+void check_prices(const Fleet& fleet, const Source& source, Findings& out) {
+  for (const auto& [plane, prices] : fleet.prices) {
+    if (std::ranges::find(fleet.workers, plane, &Worker::plane) != fleet.workers.end()) continue;
+    out.push_back(source.finding(Severity::kWarning, "prices." + plane,
+                                 fmt::format("no worker is in plane '{}': nobody uses these prices", plane),
+                                 "give its workers this plane, or correct its name"));
+  }
+}
+
 bool is_recipe_of(std::string_view recipe, const std::string& engine) {
   return recipe.starts_with(engine + "/");
 }
@@ -227,6 +236,7 @@ std::vector<Finding> check_fleet(const Fleet& fleet, const Source& source) {
     check_policy(model, source, out);
   }
   check_planes(fleet, source, out);
+  check_prices(fleet, source, out);
   check_records(fleet, source, out);
   check_urls(fleet, source, out);
   std::ranges::stable_sort(out, {}, &Finding::line);

@@ -125,6 +125,12 @@ TEST_F(FleetCheck, APrefillWorkerNeedsADecodeWorkerInItsPlane) {
       ElementsAre(HasSubstr("6 warning workers[0].plane: no decode worker of small is in plane 'east'")));
 }
 
+TEST_F(FleetCheck, PricesOfAPlaneWithoutWorkersAreDoubted) {
+  std::ofstream(folder_ + "/edge.prices") << kv::Prices::reference(1).text();
+  EXPECT_THAT(found("workers:\n", "prices: {edge: edge.prices}\nworkers:\n"),
+              ElementsAre(HasSubstr("5 warning prices.edge: no worker is in plane 'edge'")));
+}
+
 TEST_F(FleetCheck, AnUnlikePairUnderBoundedNeedsARecord) {
   EXPECT_THAT(found("openvino/gguf", "other/gguf"),
               ElementsAre(HasSubstr("9 warning qualifications: no record from llamacpp to openvino")));

@@ -48,6 +48,12 @@ const Worker* Fleet::find_worker(std::string_view worker) const {
   return it == workers.end() ? nullptr : &*it;
 }
 
+const kv::Prices* Fleet::prices_of(std::string_view worker) const {
+  const Worker* known = find_worker(worker);
+  const auto it = known == nullptr ? prices.end() : prices.find(known->plane);
+  return it == prices.end() ? nullptr : &it->second;
+}
+
 kv::Policy Fleet::policy(const Model& model) const {
   kv::Policy policy;
   policy.exactness = model.exactness;

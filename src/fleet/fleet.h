@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include "base/status.h"
 #include "base/time.h"
 #include "kv/negotiate.h"
+#include "kv/prices.h"
 #include "net/stream.h"
 #include "net/tls.h"
 
@@ -21,6 +23,7 @@ namespace isthmus::fleet {
 inline constexpr std::size_t kFileBytesMax = std::size_t{1} << 20;
 inline constexpr std::size_t kWorkersMax = 256;
 inline constexpr std::size_t kModelsMax = 64;
+inline constexpr std::size_t kPlanesMax = 64;  // With prices.
 inline constexpr std::size_t kQualificationsMax = 256;
 
 // What a decode worker does when a handoff fails.
@@ -65,9 +68,12 @@ struct Fleet {
   std::vector<Model> models;
   std::vector<Worker> workers;  // May be empty: a worker needs the key and the policies only.
   std::vector<kv::Qualification> qualifications;
+  std::map<std::string, kv::Prices> prices;  // By plane: what its links, and the steps beside them, cost.
 
   const Model* find_model(std::string_view model) const;     // Null if absent.
   const Worker* find_worker(std::string_view worker) const;  // Null if absent.
+  // Of the worker's plane. Null if the file says nothing of it, or doesn't know the worker.
+  const kv::Prices* prices_of(std::string_view worker) const;
   // What kv::negotiate() needs for a model of this fleet.
   kv::Policy policy(const Model& model) const;
 };

@@ -81,9 +81,9 @@ TEST(Fleet, NamesLineAndPathOfAMisspeltKeyAndSuggestsTheRightOne) {
   EXPECT_EQ(
       detail_of(changed("on_failure: fail", "on_failrue: fail")),
       "invalid_argument: f.yaml:5: models.smollm2: unknown key 'on_failrue', did you mean 'on_failure'?");
-  EXPECT_THAT(
-      detail_of(changed("fleet: demo", "fleet: demo\nzzzzzz: 1")),
-      HasSubstr("unknown key 'zzzzzz'; known are fleet, key, tls, dialer, models, workers, qualifications"));
+  EXPECT_THAT(detail_of(changed("fleet: demo", "fleet: demo\nzzzzzz: 1")),
+              HasSubstr("unknown key 'zzzzzz'; known are fleet, key, tls, dialer, models, workers, "
+                        "qualifications, prices"));
 }
 
 TEST(Fleet, ReadsTheFilesOfTlsWhichAreAllNeeded) {
@@ -177,6 +177,33 @@ TEST_F(FleetFiles, ReadsRecordsFromFilesBesideTheFleetFile) {
   ASSERT_TRUE(fleet.ok()) << fleet.error().text();
   EXPECT_EQ(fleet->qualifications.size(), 3u);
   EXPECT_EQ(fleet->key_file, (folder_ / "k").string());
+}
+
+TEST_F(FleetFiles, APlanesPricesAreThoseOfItsWorkersAndOfNobodyElse) {
+  kv::Prices edge = kv::Prices::reference(1);
+  edge.link = 12;
+  edge.codecs = {{"f16", 400, 900, 800}};
+  write("edge.prices", edge.text());
+  write("bad.prices", "link 12\n");
+  const std::string head =
+      "fleet: f\nkey: file:k\nmodels: {m: {}}\nworkers:\n"
+      "  - {name: p1, role: prefill, model: m, url: \"http://10.0.0.1:1\", plane: edge}\n"
+      "  - {name: p2, role: prefill, model: m, url: \"http://10.0.0.2:1\", plane: core}\n"
+      "  - {name: p3, role: prefill, model: m, url: \"http://10.0.0.3:1\"}\n";
+  const auto fleet = load_fleet(write("fleet.yaml", head + "prices:\n  edge: edge.prices\n"));
+  ASSERT_TRUE(fleet.ok()) << fleet.error().text();
+  ASSERT_NE(fleet->prices_of("p1"), nullptr);
+  EXPECT_EQ(*fleet->prices_of("p1"), edge);
+  for (const char* other : {"p2", "p3", "p4", ""}) EXPECT_EQ(fleet->prices_of(other), nullptr) << other;
+
+  const auto bad = load_fleet(write("bad.yaml", head + "prices:\n  edge: bad.prices\n"));
+  ASSERT_FALSE(bad.ok());
+  EXPECT_THAT(bad.error().detail, HasSubstr("bad.yaml:9: prices.edge: bad.prices: prices, line 1: "));
+  const auto absent = load_fleet(write("absent.yaml", head + "prices:\n  edge: none.prices\n"));
+  EXPECT_EQ(absent.code(), Code::kNotFound);
+  EXPECT_THAT(absent.error().detail, HasSubstr("absent.yaml:9: prices.edge: "));
+  EXPECT_THAT(load_fleet(write("list.yaml", head + "prices: [edge.prices]\n")).error().detail,
+              HasSubstr("prices: must be a map, is a list"));
 }
 
 TEST_F(FleetFiles, NamesAFileThatIsMissingAndTheLineThatAsksForIt) {

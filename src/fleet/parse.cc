@@ -358,10 +358,28 @@ Status read_models(const Value& value, Fleet& fleet) {
   return ok_status();
 }
 
+Status read_prices(const Value& value, const std::string& folder, Fleet& fleet) {
+  ISTHMUS_TRY(const std::vector<Member> planes, members(value));
+  if (planes.size() > kPlanesMax) {
+    return Error{Code::kExhausted, value.error(fmt::format("more than {} planes", kPlanesMax)).detail};
+  }
+  for (const Member& plane : planes) {
+    ISTHMUS_TRY(const std::string file, text_of(plane.value));
+    auto text = read_text_file((std::filesystem::path(folder) / file).string());
+    if (!text.ok()) return Error{text.code(), plane.value.error(text.error().detail).detail};
+    auto prices = kv::Prices::parse(*text);
+    if (!prices.ok()) {
+      return plane.value.error(fmt::format("{}: {}", file, prices.error().detail));
+    }
+    fleet.prices.emplace(plane.key, *std::move(prices));
+  }
+  return ok_status();
+}
+
 Result<Fleet> fleet_of(const Value& root, const std::string& folder) {
   Fleet fleet;
-  ISTHMUS_TRY(const Fields fields,
-              Fields::of(root, {"fleet", "key", "tls", "dialer", "models", "workers", "qualifications"}));
+  ISTHMUS_TRY(const Fields fields, Fields::of(root, {"fleet", "key", "tls", "dialer", "models", "workers",
+                                                     "qualifications", "prices"}));
   ISTHMUS_TRY(const Value name_value, fields.required("fleet"));
   ISTHMUS_TRY(fleet.name, name_of(name_value));
   ISTHMUS_TRY(const Value key, fields.required("key"));
@@ -385,6 +403,7 @@ Result<Fleet> fleet_of(const Value& root, const std::string& folder) {
     ISTHMUS_TRY(const std::vector<Value> files, items(*records, kQualificationsMax));
     for (const Value& item : files) ISTHMUS_TRY(read_qualification(item, folder, fleet));
   }
+  if (const Value* prices = fields.find("prices")) ISTHMUS_TRY(read_prices(*prices, folder, fleet));
   return fleet;
 }
 

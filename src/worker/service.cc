@@ -262,8 +262,8 @@ void Service::start_prefill(const std::shared_ptr<http::Exchange>& exchange, Pre
                                 ending.kind == handoff::TerminalKind::kFinished
                             ? "handed_over"
                             : "not_handed_over");
-          ISTHMUS_LOG(kInfo, "reservation ended", "request={} outcome={} bytes={}", prefill->request_id,
-                      handoff::name(ending.kind), ending.bytes);
+          ISTHMUS_LOG(kInfo, "reservation ended", "request={} outcome={} bytes={} stored={}",
+                      prefill->request_id, handoff::name(ending.kind), ending.bytes, ending.stored_bytes);
         });
     if (!offered.ok()) return refuse(*exchange, offered.error(), {}, memory_hint());
     prefill->reservation = offered->reservation;

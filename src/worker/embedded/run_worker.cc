@@ -21,7 +21,7 @@
 namespace isthmus::worker {
 namespace {
 
-// What the fleet file says of this worker: the key, TLS, and the policy of its model.
+// What the fleet file says of this worker: the key, TLS, the policy of its model, and its plane's prices.
 Status read_fleet(const WorkerOptions& options, WorkerParts& parts) {
   handoff::AgentOptions& agent = parts.agent;
   std::string& served_model = parts.service.served_model;
@@ -42,6 +42,11 @@ Status read_fleet(const WorkerOptions& options, WorkerParts& parts) {
                                                      served_model, options.fleet_file)};
   }
   agent.policy = fleet.policy(*model);
+  if (const kv::Prices* prices = fleet.prices_of(options.name)) {
+    agent.prices = *prices;
+    ISTHMUS_LOG(kInfo, "prices", "digest={} link={} codecs={}", prices->digest().hex(), prices->link,
+                prices->codecs.size());
+  }
   return ok_status();
 }
 
