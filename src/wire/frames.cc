@@ -10,10 +10,10 @@
 namespace isthmus::wire {
 namespace {
 
-constexpr std::string_view kNames[] = {"HELLO",  "HELLO_PROOF", "DATA_HELLO", "OPEN",    "PLAN",
-                                       "REJECT", "PROMISED",    "BUSY",       "CREDIT",  "SEAL",
-                                       "DONE",   "RELEASED",    "CANCEL",     "ABORT",   "RESTART",
-                                       "RENEW",  "RENEWED",     "VALID?",     "VALIDITY"};
+constexpr std::string_view kNames[] = {
+    "HELLO",   "HELLO_PROOF", "DATA_HELLO", "OPEN",        "PLAN",       "REJECT",      "PROMISED", "BUSY",
+    "CREDIT",  "SEAL",        "DONE",       "RELEASED",    "CANCEL",     "ABORT",       "RESTART",  "RENEW",
+    "RENEWED", "VALID?",      "VALIDITY",   "GROUP_BEGIN", "GROUP_WORD", "GROUP_REPORT"};
 static_assert(std::size(kNames) == std::variant_size_v<Frame>);
 
 constexpr std::uint64_t kMsMax = std::uint64_t{1} << 40;
@@ -48,6 +48,7 @@ bool is_for_consumer(const Frame& frame, const Id128& local) {
   if (std::holds_alternative<Renew>(frame)) return false;
   if (std::holds_alternative<Renewed>(frame)) return true;
   const Address* address = address_of(frame);
+  if (address == nullptr) return false;
   if (std::holds_alternative<Cancel>(frame) || std::holds_alternative<Abort>(frame)) {
     return address->handoff.consumer == local;
   }

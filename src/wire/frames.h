@@ -6,6 +6,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -277,13 +278,97 @@ struct Validity {
   friend bool operator==(const Validity&, const Validity&) = default;
 };
 
+// --- Between the processes of a consumer's ranks (spec/handoff.md, "Groups"). They aren't handoff frames: an
+// agent that is sent one closes the session.
+
+inline constexpr std::size_t kEndpointsMax = 8;    // Of one member.
+inline constexpr std::uint32_t kEndingCount = 12;  // handoff::TerminalKind.
+
+struct GroupMember {
+  std::uint32_t source_rank = 0, target_rank = 0;
+  std::string ticket = {};  // Of the members of the process that is told; else empty.
+  std::vector<std::string> endpoints = {};
+  friend bool operator==(const GroupMember&, const GroupMember&) = default;
+};
+
+struct RankAmount {
+  std::uint32_t rank = 0;
+  std::uint64_t bytes = 0, blocks = 0;
+  friend bool operator==(const RankAmount&, const RankAmount&) = default;
+};
+
+// Lead: fetch your members of this group.
+struct GroupBegin {
+  std::uint64_t group = 0;
+  std::uint64_t tokens = 0;  // Of the prompt.
+  Digest128 token_digest;    // kv::TokenChain over them.
+  std::uint64_t deadline_ms = 0;
+  std::vector<GroupMember> members;     // All of the group; a member's number is its place.
+  std::vector<RankAmount> destination;  // Of the told process's ranks.
+  friend bool operator==(const GroupBegin&, const GroupBegin&) = default;
+};
+
+enum class GroupWordKind : std::uint8_t {
+  kTake = 0,     // Take your ranks' memory, or say that there is none.
+  kBind = 1,     // All have: members may write.
+  kGiveUp = 2,   // Not all have. With a code: no more is waited for.
+  kOwn = 3,      // The member: all have verified.
+  kAbandon = 4,  // The member: its reservation lives on.
+  kCancel = 5,   // All members: their reservations end.
+  kEnd = 6,      // The group's end: owned whole, or nothing of it is of use.
+};
+
+// What all members' SEALs must have alike.
+struct GroupSeal {
+  kv::TokenRange tokens;
+  Digest128 token_digest;
+  std::vector<std::int32_t> first_tokens;
+  FinishState finish = FinishState::kNone;
+  friend bool operator==(const GroupSeal&, const GroupSeal&) = default;
+};
+
+struct GroupWord {
+  std::uint64_t group = 0;
+  GroupWordKind word = GroupWordKind::kTake;
+  std::uint32_t member = 0;
+  Code code = Code::kOk;
+  std::string detail = {};
+  std::uint32_t ending = 0;                      // kEnd: handoff::TerminalKind.
+  std::optional<GroupSeal> seal = std::nullopt;  // kEnd of a group that is owned, or finished.
+  friend bool operator==(const GroupWord&, const GroupWord&) = default;
+};
+
+enum class GroupReportKind : std::uint8_t {
+  kAsked = 0,  // The first member's plan is made: memory is wanted.
+  kTaken = 1,
+  kRefused = 2,   // Answers kTake; kExhausted: later, maybe.
+  kVerified = 3,  // The member; repeated until the lead decides.
+  kOwned = 4,     // The member.
+  kEnded = 5,     // The member, otherwise.
+};
+
+struct GroupReport {
+  std::uint64_t group = 0;
+  GroupReportKind report = GroupReportKind::kAsked;
+  std::uint32_t member = 0;
+  Code code = Code::kOk;
+  std::string detail = {};
+  std::uint32_t ending = 0;                      // kEnded: handoff::TerminalKind.
+  Digest128 source = {};                         // kVerified: the producer's descriptor.
+  std::optional<GroupSeal> seal = std::nullopt;  // kVerified, and kEnded of one that was finished.
+  std::uint64_t bytes = 0;                       // kOwned, kEnded: what has moved.
+  std::uint32_t chunks = 0;
+  friend bool operator==(const GroupReport&, const GroupReport&) = default;
+};
+
 using Frame = std::variant<Hello, HelloProof, DataHello, Open, Plan, Reject, Promised, Busy, Credit, Seal,
-                           Done, Released, Cancel, Abort, Restart, Renew, Renewed, Valid, Validity>;
+                           Done, Released, Cancel, Abort, Restart, Renew, Renewed, Valid, Validity,
+                           GroupBegin, GroupWord, GroupReport>;
 
 // "OPEN", "PLAN", …; for logs and metrics labels.
 std::string_view name(const Frame& frame);
 
-// The address of a handoff frame; null for HELLO, HELLO_PROOF, DATA_HELLO, RENEW and RENEWED.
+// The address of a handoff frame; null for HELLO, HELLO_PROOF, DATA_HELLO, RENEW, RENEWED and a group's.
 const Address* address_of(const Frame& frame);
 
 // True if a frame that arrived at the agent with incarnation `local` is for its consumer core, else the

@@ -136,6 +136,42 @@ void check(const v1::Renewed& in, Bounds& bounds) {
   for (const v1::RenewedItem& item : in.items()) check(item.address(), bounds);
 }
 
+void check(const v1::GroupBegin& in, Bounds& bounds) {
+  if (in.tokens() == 0) bounds.fail("group_begin.tokens", "there is nothing to fetch");
+  bounds.between("group_begin.members", static_cast<std::uint64_t>(in.members_size()), 1, kGroupMembersMax);
+  bounds.count("group_begin.destination", in.destination_size(), kGroupMembersMax);
+  if (!bounds.status().ok()) return;
+  for (const v1::GroupMember& member : in.members()) {
+    bounds.text("group_begin.members.ticket", member.ticket(), kTicketTextMax);
+    bounds.count("group_begin.members.endpoints", member.endpoints_size(), kEndpointsMax);
+    if (!bounds.status().ok()) return;
+    for (const std::string& endpoint : member.endpoints())
+      bounds.text("group_begin.members.endpoints", endpoint, kNameBytesMax);
+  }
+}
+
+void check(const v1::GroupSeal& in, Bounds& bounds) {
+  check_range("group_seal.tokens", in.tokens(), bounds);
+  bounds.count("group_seal.first_tokens", in.first_tokens_size(), kFirstTokensMax);
+  bounds.known("group_seal.finish", in.finish(), v1::FinishState_ARRAYSIZE);
+}
+
+void check(const v1::GroupWord& in, Bounds& bounds) {
+  bounds.known("group_word.word", in.word(), v1::GroupWordKind_ARRAYSIZE);
+  bounds.known("group_word.code", in.code(), kCodeCount);
+  bounds.bytes("group_word.detail", in.detail(), kTextBytesMax);
+  bounds.known("group_word.ending", in.ending(), kEndingCount);
+  if (in.has_seal()) check(in.seal(), bounds);
+}
+
+void check(const v1::GroupReport& in, Bounds& bounds) {
+  bounds.known("group_report.report", in.report(), v1::GroupReportKind_ARRAYSIZE);
+  bounds.known("group_report.code", in.code(), kCodeCount);
+  bounds.bytes("group_report.detail", in.detail(), kTextBytesMax);
+  bounds.known("group_report.ending", in.ending(), kEndingCount);
+  if (in.has_seal()) check(in.seal(), bounds);
+}
+
 // Frames that say nothing beside their address, or only numbers of any value.
 template <typename Message>
 void check(const Message& in, Bounds& bounds) {

@@ -391,6 +391,105 @@ Result<Frame> get(const v1::Validity& in) {
   return Frame(Validity{get(in.address()), in.number(), in.is_valid()});
 }
 
+void put(const GroupBegin& frame, v1::Frame& out) {
+  v1::GroupBegin& begin = *out.mutable_group_begin();
+  begin.set_group(frame.group);
+  begin.set_tokens(frame.tokens);
+  put_pair(frame.token_digest, *begin.mutable_token_digest());
+  begin.set_deadline_ms(frame.deadline_ms);
+  for (const GroupMember& member : frame.members) {
+    v1::GroupMember& written = *begin.add_members();
+    written.set_source_rank(member.source_rank);
+    written.set_target_rank(member.target_rank);
+    written.set_ticket(member.ticket);
+    for (const std::string& endpoint : member.endpoints) written.add_endpoints(endpoint);
+  }
+  for (const RankAmount& amount : frame.destination) {
+    v1::RankAmount& written = *begin.add_destination();
+    written.set_rank(amount.rank);
+    written.set_bytes(amount.bytes);
+    written.set_blocks(amount.blocks);
+  }
+}
+
+Result<Frame> get(const v1::GroupBegin& in) {
+  GroupBegin frame;
+  frame.group = in.group();
+  frame.tokens = in.tokens();
+  frame.token_digest = get_digest(in.token_digest());
+  frame.deadline_ms = in.deadline_ms();
+  for (const v1::GroupMember& member : in.members()) {
+    frame.members.push_back({member.source_rank(),
+                             member.target_rank(),
+                             member.ticket(),
+                             {member.endpoints().begin(), member.endpoints().end()}});
+  }
+  for (const v1::RankAmount& amount : in.destination())
+    frame.destination.push_back({amount.rank(), amount.bytes(), amount.blocks()});
+  return Frame(std::move(frame));
+}
+
+void put(const GroupSeal& seal, v1::GroupSeal& out) {
+  put(seal.tokens, *out.add_tokens());
+  put_pair(seal.token_digest, *out.mutable_token_digest());
+  out.mutable_first_tokens()->Add(seal.first_tokens.begin(), seal.first_tokens.end());
+  out.set_finish(static_cast<v1::FinishState>(seal.finish));
+}
+
+GroupSeal get_seal(const v1::GroupSeal& in) {
+  return {get_range(in.tokens()),
+          get_digest(in.token_digest()),
+          {in.first_tokens().begin(), in.first_tokens().end()},
+          static_cast<FinishState>(in.finish())};
+}
+
+void put(const GroupWord& frame, v1::Frame& out) {
+  v1::GroupWord& word = *out.mutable_group_word();
+  word.set_group(frame.group);
+  word.set_word(static_cast<v1::GroupWordKind>(frame.word));
+  word.set_member(frame.member);
+  word.set_code(static_cast<std::uint32_t>(frame.code));
+  word.set_detail(frame.detail);
+  word.set_ending(frame.ending);
+  if (frame.seal) put(*frame.seal, *word.mutable_seal());
+}
+
+Result<Frame> get(const v1::GroupWord& in) {
+  GroupWord frame{in.group(),  static_cast<GroupWordKind>(in.word()),
+                  in.member(), static_cast<Code>(in.code()),
+                  in.detail(), in.ending()};
+  if (in.has_seal()) frame.seal = get_seal(in.seal());
+  return Frame(std::move(frame));
+}
+
+void put(const GroupReport& frame, v1::Frame& out) {
+  v1::GroupReport& report = *out.mutable_group_report();
+  report.set_group(frame.group);
+  report.set_report(static_cast<v1::GroupReportKind>(frame.report));
+  report.set_member(frame.member);
+  report.set_code(static_cast<std::uint32_t>(frame.code));
+  report.set_detail(frame.detail);
+  report.set_ending(frame.ending);
+  put_pair(frame.source, *report.mutable_source());
+  if (frame.seal) put(*frame.seal, *report.mutable_seal());
+  report.set_bytes(frame.bytes);
+  report.set_chunks(frame.chunks);
+}
+
+Result<Frame> get(const v1::GroupReport& in) {
+  GroupReport frame{.group = in.group(),
+                    .report = static_cast<GroupReportKind>(in.report()),
+                    .member = in.member(),
+                    .code = static_cast<Code>(in.code()),
+                    .detail = in.detail(),
+                    .ending = in.ending(),
+                    .source = get_digest(in.source()),
+                    .bytes = in.bytes(),
+                    .chunks = in.chunks()};
+  if (in.has_seal()) frame.seal = get_seal(in.seal());
+  return Frame(std::move(frame));
+}
+
 }  // namespace
 
 Result<std::vector<std::byte>> encode(const Frame& frame) {

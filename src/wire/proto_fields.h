@@ -58,62 +58,49 @@ template <typename Use>
 bool with_body(const v1::Frame& in, const Use& use) {
   switch (in.body_case()) {
     case v1::Frame::kHello:
-      use(in.hello());
-      return true;
+      return use(in.hello()), true;
     case v1::Frame::kHelloProof:
-      use(in.hello_proof());
-      return true;
+      return use(in.hello_proof()), true;
     case v1::Frame::kDataHello:
-      use(in.data_hello());
-      return true;
+      return use(in.data_hello()), true;
     case v1::Frame::kOpen:
-      use(in.open());
-      return true;
+      return use(in.open()), true;
     case v1::Frame::kPlan:
-      use(in.plan());
-      return true;
+      return use(in.plan()), true;
     case v1::Frame::kReject:
-      use(in.reject());
-      return true;
+      return use(in.reject()), true;
     case v1::Frame::kPromised:
-      use(in.promised());
-      return true;
+      return use(in.promised()), true;
     case v1::Frame::kBusy:
-      use(in.busy());
-      return true;
+      return use(in.busy()), true;
     case v1::Frame::kCredit:
-      use(in.credit());
-      return true;
+      return use(in.credit()), true;
     case v1::Frame::kSeal:
-      use(in.seal());
-      return true;
+      return use(in.seal()), true;
     case v1::Frame::kDone:
-      use(in.done());
-      return true;
+      return use(in.done()), true;
     case v1::Frame::kReleased:
-      use(in.released());
-      return true;
+      return use(in.released()), true;
     case v1::Frame::kCancel:
-      use(in.cancel());
-      return true;
+      return use(in.cancel()), true;
     case v1::Frame::kAbort:
-      use(in.abort());
-      return true;
+      return use(in.abort()), true;
     case v1::Frame::kRestart:
-      use(in.restart());
-      return true;
+      return use(in.restart()), true;
     case v1::Frame::kRenew:
-      use(in.renew());
-      return true;
+      return use(in.renew()), true;
     case v1::Frame::kRenewed:
-      use(in.renewed());
-      return true;
+      return use(in.renewed()), true;
     case v1::Frame::kValid:
-      use(in.valid());
-      return true;
+      return use(in.valid()), true;
     case v1::Frame::kValidity:
-      use(in.validity());
-      return true;
+      return use(in.validity()), true;
+    case v1::Frame::kGroupBegin:
+      return use(in.group_begin()), true;
+    case v1::Frame::kGroupWord:
+      return use(in.group_word()), true;
+    case v1::Frame::kGroupReport:
+      return use(in.group_report()), true;
     case v1::Frame::BODY_NOT_SET:
       return false;
   }

@@ -156,6 +156,12 @@ Code code() {
   return enumerator<Code>(kCodeCount);
 }
 
+std::optional<GroupSeal> seal_of_group() {
+  if (any<bool>()) return std::nullopt;
+  return GroupSeal{range(), digest(), several(kFirstTokensMax, any<std::int32_t>),
+                   enumerator<FinishState>(3)};
+}
+
 Frame frame_of_ends(std::size_t kind) {
   switch (kind) {
     case 0:
@@ -171,6 +177,35 @@ Frame frame_of_ends(std::size_t kind) {
     case 5:
       return Renew{several(kRenewalsMax,
                            [] { return Renewal{address(), any<std::uint64_t>(), any<std::uint32_t>()}; })};
+    case 9:
+      return GroupBegin{any<std::uint64_t>(),
+                        near<std::uint64_t>(1, 100),
+                        digest(),
+                        any<std::uint64_t>(),
+                        several(kGroupMembersMax,
+                                [] {
+                                  return GroupMember{
+                                      any<std::uint32_t>(), any<std::uint32_t>(), text(64),
+                                      several(kEndpointsMax, [] { return text(kNameBytesMax); })};
+                                }),
+                        several(kGroupMembersMax, [] {
+                          return RankAmount{any<std::uint32_t>(), any<std::uint64_t>(), any<std::uint64_t>()};
+                        })};
+    case 10:
+      return GroupWord{
+          any<std::uint64_t>(),     enumerator<GroupWordKind>(7),         any<std::uint32_t>(), code(),
+          any_bytes(kTextBytesMax), near<std::uint32_t>(0, kEndingCount), seal_of_group()};
+    case 11:
+      return GroupReport{any<std::uint64_t>(),
+                         enumerator<GroupReportKind>(6),
+                         any<std::uint32_t>(),
+                         code(),
+                         any_bytes(kTextBytesMax),
+                         near<std::uint32_t>(0, kEndingCount),
+                         digest(),
+                         seal_of_group(),
+                         any<std::uint64_t>(),
+                         any<std::uint32_t>()};
     case 7:
       return Valid{address(), any<std::uint64_t>()};
     case 8:

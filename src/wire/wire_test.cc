@@ -122,6 +122,12 @@ std::vector<Frame> all_frames() {
       Renewed{{{address(), 5, 9000}}},
       Valid{address(), 5},
       Validity{address(), 5, true},
+      GroupBegin{
+          3, 600, digest, 30000, {{0, 1, "ticket", {"tcp://h:1", "shm://h/x"}}, {1, 2}}, {{1, 5000, 7}}},
+      GroupWord{3, GroupWordKind::kEnd, 1, Code::kAborted, "a rank is gone", 7,
+                GroupSeal{{0, 600}, {7, 8}, {17, -1}, FinishState::kStop}},
+      GroupReport{3, GroupReportKind::kVerified, 1, Code::kCorrupt, "x", 8, digest,
+                  GroupSeal{{0, 600}, {7, 8}, {17, -1}, FinishState::kStop}, 1 << 20, 9},
   };
 }
 
@@ -381,6 +387,27 @@ TEST(Frames, BoundsHoldBothWays) {
   Seal seal;
   seal.first_tokens.resize(kFirstTokensMax + 1);
   expect_refused(seal);
+  GroupBegin begin{
+      .group = 1, .tokens = 1, .token_digest = {}, .deadline_ms = 1, .members = {}, .destination = {}};
+  expect_refused(begin);
+  begin.members.resize(kGroupMembersMax + 1);
+  expect_refused(begin);
+  begin.members.assign(1, {.ticket = std::string(kTicketTextMax + 1, 't')});
+  expect_refused(begin);
+  begin.members.assign(1, {.endpoints = std::vector<std::string>(kEndpointsMax + 1)});
+  expect_refused(begin);
+  begin.members.assign(1, {});
+  EXPECT_TRUE(encode(begin).ok());
+  begin.destination.resize(kGroupMembersMax + 1);
+  expect_refused(begin);
+  begin.destination.clear();
+  begin.tokens = 0;
+  expect_refused(begin);
+  expect_refused(GroupWord{.detail = std::string(kTextBytesMax + 1, 'x')});
+  expect_refused(GroupWord{.ending = kEndingCount});
+  expect_refused(GroupReport{.ending = kEndingCount});
+  expect_refused(GroupReport{.seal = GroupSeal{{1, 1}, {}, {}}});
+  expect_refused(GroupReport{.seal = GroupSeal{{0, 1}, {}, std::vector<std::int32_t>(kFirstTokensMax + 1)}});
 
   v1::Frame beyond;
   beyond.set_major(kProtocolMajor);
