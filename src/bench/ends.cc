@@ -235,7 +235,7 @@ class Consumer {
       return agent_->agent()
           .fetch({.ticket = question.ticket.data(),
                   .endpoints = {question.endpoint.data()},
-                  .prompt = prompt_,
+                  .prompt = kv::TokenChain(prompt_),
                   .destination = {.bytes = memory_->bytes(), .blocks = 0},
                   .deadline = begin + kRequest},
                  events)

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -180,6 +181,10 @@ double bytes_per_token(const std::vector<LayerGroup>& groups,
 // 0.
 class TokenChain {
  public:
+  TokenChain() = default;
+  explicit TokenChain(std::span<const std::int32_t> tokens);
+  // One that was told.
+  TokenChain(Digest128 digest, std::uint64_t size) : state_(digest), size_(size) {}
   void append(std::int32_t token);
   Digest128 digest() const { return state_; }
   std::uint64_t size() const { return size_; }

@@ -9,6 +9,10 @@
 
 namespace isthmus::kv {
 
+TokenChain::TokenChain(std::span<const std::int32_t> tokens) {
+  for (const std::int32_t token : tokens) append(token);
+}
+
 void TokenChain::append(std::int32_t token) {
   std::array<std::byte, 20> link{};
   const std::span<std::byte> bytes(link);

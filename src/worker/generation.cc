@@ -62,7 +62,7 @@ void Service::Generation::start_fetch() {
       service_.agent_.fetch({.ticket = prepared_->request.transfer.ticket,
                              .endpoints = prepared_->request.transfer.endpoints,
                              .is_pushed = prepared_->request.transfer.is_pushed,
-                             .prompt = prompt_,
+                             .prompt = kv::TokenChain(prompt_),
                              .destination = service_.amount_of(prompt_.size() + prepared_->tokens_max),
                              .deadline = prepared_->deadline},
                             std::move(events));

@@ -133,7 +133,7 @@ Result<HandedOver> Pair::cross(const Tokens& prompt, std::uint64_t room, const P
                                [&](const handoff::Ending&) { is_released = true; }));
   ISTHMUS_TRY(consumer_->fetch({.ticket = offered.ticket,
                                 .endpoints = producer_->endpoints(),
-                                .prompt = prompt,
+                                .prompt = kv::TokenChain(prompt),
                                 .destination = {},
                                 .deadline = deadline},
                                events(crossing)));

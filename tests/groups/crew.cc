@@ -16,12 +16,18 @@
 namespace isthmus::groups {
 
 Crew::Crew(net::Loop& loop, const std::string& transport, const std::string& name,
-           const engine::ReferenceOptions& engine, const handoff::Timings& timings)
+           const engine::ReferenceOptions& engine, const handoff::Timings& timings,
+           std::vector<std::uint32_t> here)
     : transport_(transport == "shm" ? transport::make_shm(loop) : transport::make_tcp(loop)),
-      engine_(*engine::make_reference(engine)) {
+      engine_(*engine::make_reference(engine)),
+      here_(std::move(here)) {
   std::uint32_t ranks = 0;
   for (const kv::RankBox& box : engine_->descriptor().partition) ranks = std::max(ranks, box.rank + 1);
-  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+  if (here_.empty()) {
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) here_.push_back(rank);
+  }
+  agents_.resize(ranks);
+  for (const std::uint32_t rank : here_) {
     metrics_.push_back(std::make_unique<MetricsRegistry>());
     handoff::AgentOptions options;
     options.name = fmt::format("{}/{}", name, rank);
@@ -35,8 +41,14 @@ Crew::Crew(net::Loop& loop, const std::string& transport, const std::string& nam
     auto made = handoff::make_agent(loop, {transport_.get()}, engine_->descriptor(), std::move(options),
                                     *metrics_.back());
     if (!made.ok()) ADD_FAILURE() << made.error().text();
-    agents_.push_back(made.ok() ? *std::move(made) : nullptr);
+    if (made.ok()) agents_[rank] = *std::move(made);
   }
+}
+
+handoff::RankAgents Crew::agents() const {
+  handoff::RankAgents agents;
+  for (const std::uint32_t rank : here_) agents.push_back(agents_.at(rank));
+  return agents;
 }
 
 int Crew::entered(handoff::ConsumerState state) const {

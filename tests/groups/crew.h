@@ -31,14 +31,17 @@ using Logits = std::vector<float>;  // [rows][vocabulary]
 
 class Crew {
  public:
-  // `transport`: "tcp" or "shm".
+  // `transport`: "tcp" or "shm". `here`: the ranks that have an agent here; none: all of them.
   Crew(net::Loop& loop, const std::string& transport, const std::string& name,
-       const engine::ReferenceOptions& engine, const handoff::Timings& timings = {});
+       const engine::ReferenceOptions& engine, const handoff::Timings& timings = {},
+       std::vector<std::uint32_t> here = {});
 
   engine::ReferenceEngine& engine() { return *engine_; }
   std::uint32_t ranks() const { return static_cast<std::uint32_t>(agents_.size()); }
   handoff::Agent& agent(std::uint32_t rank) { return *agents_.at(rank); }
-  handoff::RankAgents agents() const { return {agents_.begin(), agents_.end()}; }
+  const std::vector<std::uint32_t>& here() const { return here_; }
+  handoff::RankAgents agents() const;  // Of the ranks here.
+  transport::Transport* transport() { return transport_.get(); }
   // Destroys the rank's agent, as a process that dies does for its peers.
   void kill(std::uint32_t rank) { agents_.at(rank) = nullptr; }
   // How often a consumer's handoff of any rank has entered the state.
@@ -52,7 +55,8 @@ class Crew {
   std::unique_ptr<engine::ReferenceEngine> engine_;
   std::vector<std::unique_ptr<MetricsRegistry>> metrics_;
   std::map<handoff::ConsumerState, int> entered_;
-  std::vector<std::shared_ptr<handoff::Agent>> agents_;
+  std::vector<std::shared_ptr<handoff::Agent>> agents_;  // By rank; null elsewhere, and of one that died.
+  std::vector<std::uint32_t> here_;
 };
 
 Tokens prompt_of(std::size_t tokens);

@@ -68,19 +68,24 @@ void Producing::publish(std::size_t end) {
   }
 }
 
-void Producing::seal() {
+void Producing::seal(wire::FinishState finish) {
   offered->seal({.tokens = {0, kPrompt},
                  .token_digest = chain_of(prompt_),
                  .tile_root = {},
-                 .first_tokens = {best(row_)}});
+                 .first_tokens = {best(row_)},
+                 .finish = finish});
 }
 
 Consuming::Consuming(net::Loop& loop, const std::string& transport, const engine::ReferenceOptions& options,
-                     const handoff::Timings& timings)
-    : Crew(loop, transport, "d", options, timings),
-      lead(
-          std::make_unique<handoff::GroupLead>(loop, agents(), engine().descriptor(), kv::Policy{}, timings)),
+                     const handoff::Timings& timings, std::vector<std::uint32_t> here)
+    : Crew(loop, transport, "d", options, timings, std::move(here)),
+      loop_(loop),
       prompt_(prompt_of(kPrompt)) {}
+
+void Consuming::take_lead(const handoff::Timings& timings, std::vector<handoff::RemoteSeat> others) {
+  lead = std::make_unique<handoff::GroupLead>(loop_, agents(), engine().descriptor(), kv::Policy{}, timings,
+                                              std::move(others));
+}
 
 void Consuming::over(const handoff::Ending& end) {
   ending = end;
@@ -88,14 +93,13 @@ void Consuming::over(const handoff::Ending& end) {
   ++ends;
 }
 
-Status Consuming::fetch(const std::vector<handoff::MemberTicket>& members) {
-  members_ = members.size();
+handoff::GroupFetchEvents Consuming::events() {
   handoff::GroupFetchEvents events;
   events.reserve = [this](kv::TokenRange range, const auto& done) {
     target = *engine().open(kPrompt + kAnswerTokens);
     std::vector<handoff::RankBindings> bindings;
-    auto memory = *engine().bindings(target, range);
-    for (transform::RankMemory& rank : memory) bindings.push_back(std::move(rank.groups));
+    auto ranks_memory = *engine().bindings(target, range);
+    for (const std::uint32_t rank : here()) bindings.push_back(std::move(ranks_memory[rank].groups));
     done(std::move(bindings));
   };
   events.release = [this] {
@@ -109,12 +113,31 @@ Status Consuming::fetch(const std::vector<handoff::MemberTicket>& members) {
     over(end);
   };
   events.ended = [this](const handoff::SealInfo*, const handoff::Ending& end) { over(end); };
-  ISTHMUS_TRY(group, lead->fetch({.members = members,
-                                  .prompt = prompt_,
+  return events;
+}
+
+Status Consuming::fetch(const std::vector<handoff::MemberTicket>& all) {
+  members = static_cast<std::size_t>(std::ranges::count_if(all, [&](const handoff::MemberTicket& member) {
+    return std::ranges::find(here(), member.route.target_rank) != here().end();
+  }));
+  ISTHMUS_TRY(group, lead->fetch({.members = all,
+                                  .prompt = kv::TokenChain(prompt_),
                                   .destination = std::vector<handoff::Amount>(ranks(), {.bytes = 2000}),
                                   .deadline = now() + kPatience},
-                                 std::move(events)));
+                                 events()));
   return ok_status();
+}
+
+std::vector<std::byte> Consuming::memory() {
+  std::vector<std::byte> all;
+  const auto memory = *engine().bindings(target, {0, kPrompt});
+  for (const std::uint32_t rank : here()) {
+    for (const kv::Binding& binding : memory[rank].groups) {
+      for (const kv::RegionMemory& region : binding.memory)
+        all.insert(all.end(), region.base, region.base + region.bytes);
+    }
+  }
+  return all;
 }
 
 Status Consuming::fetch_one(const handoff::MemberTicket& ticket, bool is_member) {
@@ -124,7 +147,7 @@ Status Consuming::fetch_one(const handoff::MemberTicket& ticket, bool is_member)
   return agent(ticket.route.target_rank)
       .fetch({.ticket = ticket.ticket,
               .endpoints = ticket.endpoints,
-              .prompt = prompt_,
+              .prompt = kv::TokenChain(prompt_),
               .destination = {},
               .deadline = now() + kPatience,
               .is_member = is_member},
@@ -133,7 +156,7 @@ Status Consuming::fetch_one(const handoff::MemberTicket& ticket, bool is_member)
 }
 
 bool Consuming::is_moving() const {
-  return entered(handoff::ConsumerState::kReceiving) == static_cast<int>(members_);
+  return entered(handoff::ConsumerState::kReceiving) == static_cast<int>(members);
 }
 
 bool Consuming::has_of_each_member() const {
@@ -141,13 +164,13 @@ bool Consuming::has_of_each_member() const {
   for (const auto& weak : agents()) {
     const auto rank = weak.lock();
     if (rank == nullptr) continue;
-    for (const auto& one : rank->snapshot(members_).handoffs) with_chunks += one.bytes_moved > 0 ? 1 : 0;
+    for (const auto& one : rank->snapshot(members).handoffs) with_chunks += one.bytes_moved > 0 ? 1 : 0;
   }
-  return with_chunks == members_;
+  return with_chunks == members;
 }
 
 void Consuming::give_up_memory() {
-  for (std::uint32_t rank = 0; rank < ranks(); ++rank) agent(rank).free_memory(grants[rank]);
+  for (std::size_t i = 0; i < here().size(); ++i) agent(here()[i]).free_memory(grants[i]);
   engine().close(target);
 }
 

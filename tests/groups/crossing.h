@@ -35,7 +35,7 @@ class Producing : public Crew {
 
   Status offer(const kv::Descriptor& target);
   void publish(std::size_t end);  // Up to there, on all ranks.
-  void seal();
+  void seal(wire::FinishState finish = wire::FinishState::kNone);
 
   std::shared_ptr<handoff::OfferedGroup> offered;
   std::optional<handoff::TerminalKind> released;  // The offer's end.
@@ -52,10 +52,16 @@ class Producing : public Crew {
 class Consuming : public Crew {
  public:
   Consuming(net::Loop& loop, const std::string& transport, const engine::ReferenceOptions& options,
-            const handoff::Timings& timings);
+            const handoff::Timings& timings, std::vector<std::uint32_t> here = {});
   ~Consuming() { lead = nullptr; }
 
-  Status fetch(const std::vector<handoff::MemberTicket>& members);
+  // The lead is here, and with these the other ranks are elsewhere.
+  void take_lead(const handoff::Timings& timings, std::vector<handoff::RemoteSeat> others = {});
+  handoff::GroupFetchEvents events();  // Of this process's ranks.
+  // What lies in each region of each rank here, one behind the other.
+  std::vector<std::byte> memory();
+
+  Status fetch(const std::vector<handoff::MemberTicket>& all);
   // One rank for itself, as a group's member or not.
   Status fetch_one(const handoff::MemberTicket& ticket, bool is_member);
   bool is_moving() const;           // Every member has its memory.
@@ -68,6 +74,7 @@ class Consuming : public Crew {
   std::unique_ptr<handoff::GroupLead> lead;
   handoff::GroupId group = 0;
   engine::SequenceId target = 0;
+  std::size_t members = 0;  // Of the ranks here.
   bool is_over = false, is_given_back = false;
   int ends = 0;  // How often one was told.
   handoff::Ending ending;
@@ -77,8 +84,8 @@ class Consuming : public Crew {
  private:
   void over(const handoff::Ending& end);
 
+  net::Loop& loop_;
   Tokens prompt_;
-  std::size_t members_ = 0;
 };
 
 }  // namespace isthmus::groups

@@ -82,7 +82,7 @@ TEST_P(LayerGroups, EachGroupsStateCrossesInOneHandoff) {
   ASSERT_TRUE(d.agent(0)
                   .fetch({.ticket = offered->ticket,
                           .endpoints = p.agent(0).endpoints(),
-                          .prompt = prompt,
+                          .prompt = kv::TokenChain(prompt),
                           .destination = {.bytes = kPrompt},
                           .deadline = deadline},
                          std::move(events))

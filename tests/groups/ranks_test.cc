@@ -31,7 +31,9 @@ class Crossing {
  public:
   Crossing(const std::string& transport, const engine::ReferenceOptions& prefill,
            const engine::ReferenceOptions& decode, const handoff::Timings& timings = {})
-      : decode_options(decode), p(loop, transport, prefill, timings), d(loop, transport, decode, timings) {}
+      : decode_options(decode), p(loop, transport, prefill, timings), d(loop, transport, decode, timings) {
+    d.take_lead(timings);
+  }
 
   void offer() {
     const Status made = p.offer(d.engine().descriptor());
@@ -174,6 +176,18 @@ TEST_P(GroupFaults, ARankOfTheProducerThatDiesEndsTheGroup) {
   ASSERT_TRUE(crossing.until([&] { return crossing.d.is_over && crossing.p.released.has_value(); }));
   EXPECT_THAT(crossing.d.ending.kind, AnyOf(TerminalKind::kPeerLost, TerminalKind::kCancelled));
   EXPECT_EQ(*crossing.p.released, TerminalKind::kPeerLost);
+  crossing.expect_nothing_owned();
+}
+
+TEST_P(GroupFaults, AnAnswerThatIsFinishedMovesNothing) {
+  Crossing crossing = two_to_three(GetParam());
+  crossing.offer();
+  crossing.fetch();
+  crossing.p.seal(wire::FinishState::kStop);
+  ASSERT_TRUE(crossing.until([&] { return crossing.d.is_over && crossing.p.released.has_value(); }));
+  EXPECT_EQ(crossing.d.ending.kind, TerminalKind::kFinished) << crossing.d.ending.error.text();
+  EXPECT_EQ(crossing.d.ending.bytes, 0u);
+  EXPECT_EQ(*crossing.p.released, TerminalKind::kDone);
   crossing.expect_nothing_owned();
 }
 
@@ -322,7 +336,7 @@ TEST(GroupFaultsOverTcp, ARankFetchesNothingByItself) {
   ASSERT_TRUE(crossing.d.agent(0)
                   .fetch({.ticket = whole->ticket,
                           .endpoints = crossing.p.agent(0).endpoints(),
-                          .prompt = crossing.prompt,
+                          .prompt = kv::TokenChain(crossing.prompt),
                           .destination = {.bytes = 1},
                           .deadline = now() + kPatience},
                          std::move(events))

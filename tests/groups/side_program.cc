@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "groups/crossing.h"
 #include "groups/side.h"
+#include "handoff/agent/group_links.h"
 
 namespace isthmus::groups {
 namespace {
@@ -141,17 +142,76 @@ void serve_consumer(Side& side, Consuming& d, std::vector<handoff::MemberTicket>
                           [&d] { return fmt::format("{} {}", d.ends, name(d.ending.kind)); }};
 }
 
+// A part of the consumer's ranks: the first of them with the lead, or one of the others.
+class Ranks {
+ public:
+  Ranks(net::Loop& loop, Side& side, Consuming& d, const handoff::Timings& timings) : side_(side), d_(d) {
+    const handoff::GroupLinkOptions options{fmt::format("d-ranks/{}", d.here().at(0)), {}, timings};
+    side.commands["members"] = [&d](std::istream& in) { in >> d.members; };
+    side.commands["memory"] = [&d](std::istream& in) {
+      std::string path;
+      in >> path;
+      const auto bytes = d.memory();
+      std::ofstream(path, std::ios::binary)
+          .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+      d.give_up_memory();
+      say("written");
+    };
+    d.here().at(0) == 0 ? lead(loop, options) : follow(loop, options);
+  }
+  ~Ranks() { d_.lead = nullptr; }  // Before the hub.
+
+ private:
+  void lead(net::Loop& loop, const handoff::GroupLinkOptions& options) {
+    hub_ = std::make_unique<handoff::GroupHub>(
+        loop, std::vector{d_.transport()}, options, d_.engine().descriptor(),
+        std::vector<handoff::GroupHub::Place>{{"d-ranks/1", {1}}, {"d-ranks/2", {2}}});
+    ISTHMUS_CHECK(hub_->listen("127.0.0.1:0").ok());
+    d_.take_lead(options.timings, hub_->seats());
+    hub_->attach(d_.lead.get());
+    side_.commands["where"] = [this](std::istream&) { say(hub_->endpoints().at(0)); };
+    side_.awaited["complete"] = {[this] { return hub_->is_complete(); }, [] { return std::string("."); }};
+  }
+  void follow(net::Loop& loop, const handoff::GroupLinkOptions& options) {
+    link_ = std::make_unique<handoff::SeatLink>(
+        loop, std::vector{d_.transport()}, options, "d-ranks/0",
+        handoff::GroupSeat::Here{d_.here(), d_.agents(), d_.engine().descriptor(), {}, options.timings},
+        handoff::SeatLink::Events{[this](const Status&) { is_lost_ = true; },
+                                  [this](handoff::GroupId) { return d_.events(); }});
+    side_.commands["join"] = [this](std::istream& in) {
+      std::string endpoint;
+      in >> endpoint;
+      link_->join({endpoint});
+    };
+    side_.awaited["lost"] = {[this] { return is_lost_; }, [] { return std::string("."); }};
+  }
+
+  Side& side_;
+  Consuming& d_;
+  bool is_lost_ = false;
+  std::unique_ptr<handoff::GroupHub> hub_;
+  std::unique_ptr<handoff::SeatLink> link_;
+};
+
 int serve(const std::string& role, const std::string& transport, const handoff::Timings& timings) {
   net::Loop loop;
   std::unique_ptr<Producing> p;
   std::unique_ptr<Consuming> d;
   std::vector<handoff::MemberTicket> members;
+  const bool is_part = role.starts_with("rank");
   if (role == "producer") p = std::make_unique<Producing>(loop, transport, prefiller(), timings);
   if (role == "consumer") d = std::make_unique<Consuming>(loop, transport, decoder(), timings);
+  if (is_part) {
+    const auto rank = static_cast<std::uint32_t>(std::atoi(role.c_str() + 4));
+    d = std::make_unique<Consuming>(loop, transport, decoder(), timings, std::vector{rank});
+  }
   if (!p && !d) return 2;
   Side side(loop, p ? static_cast<Crew&>(*p) : *d);
+  std::unique_ptr<Ranks> ranks;
   if (p) serve_producer(side, *p);
   if (d) serve_consumer(side, *d, members);
+  if (is_part) ranks = std::make_unique<Ranks>(loop, side, *d, timings);
+  if (d && !is_part) d->take_lead(timings);
   std::thread reader([&] {
     for (std::string line; std::getline(std::cin, line);) loop.post([&side, line] { side.obey(line); });
     loop.stop();

@@ -98,10 +98,10 @@ struct FetchEvents {
 
 struct Fetch {
   std::string ticket;
-  std::vector<std::string> endpoints;   // Of the producer's agent, in any order.
-  bool is_pushed = false;               // The producer dials (reach()): its endpoints aren't used.
-  std::vector<engine::TokenId> prompt;  // Its chain digest must be the producer's.
-  Amount destination;                   // KV memory that the sequence will take here, answer included.
+  std::vector<std::string> endpoints;  // Of the producer's agent, in any order.
+  bool is_pushed = false;              // The producer dials (reach()): its endpoints aren't used.
+  kv::TokenChain prompt;               // The producer's must be the same.
+  Amount destination;                  // KV memory that the sequence will take here, answer included.
   Instant deadline;
   // Where either end has several ranks: what this one reads from that rank of the producer, as a member of a
   // group. It owns when decide() has said so.

@@ -124,13 +124,11 @@ void Shell::unreachable(const std::shared_ptr<Incoming>& incoming, const Error& 
 }
 
 void Shell::begin(const std::shared_ptr<Incoming>& incoming, SessionId session) {
-  kv::TokenChain chain;
-  for (const engine::TokenId token : incoming->fetch.prompt) chain.append(token);
   Begin begin{.session = session,
               .ticket = incoming->fetch.ticket,
               .target = descriptor_digest_,
               .wanted = {0, incoming->fetch.prompt.size()},
-              .token_digest = chain.digest(),
+              .token_digest = incoming->fetch.prompt.digest(),
               .policy = options_.policy,
               .deadline = incoming->fetch.deadline,
               .destination = incoming->fetch.destination,

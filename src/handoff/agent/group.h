@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Handoffs between groups of ranks, each rank an agent; those of one end are in one process. What a rank of
-// the consumer reads from a rank of the producer is a member: a handoff of its own, owned with all others or
-// not at all.
+// Handoffs between groups of ranks, each rank an agent. What a rank of the consumer reads from a rank of the
+// producer is a member: a handoff of its own, owned with all others or not at all. A producer's ranks are in
+// one process; a consumer's may be in several (group_seat.h), one of which has the lead.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 #include "base/time.h"
 #include "engine/api/engine.h"
 #include "handoff/agent/agent.h"
+#include "handoff/agent/group_seat.h"
 #include "handoff/core/group.h"
-#include "kv/binding.h"
 #include "kv/descriptor.h"
 #include "kv/negotiate.h"
 #include "net/deadline.h"
@@ -24,9 +24,6 @@
 #include "transform/members.h"
 
 namespace isthmus::handoff {
-
-// Agents of one engine's ranks, by rank. One that is gone has died.
-using RankAgents = std::vector<std::weak_ptr<Agent>>;
 
 // A reservation of one rank for one rank of the consumer.
 struct MemberTicket {
@@ -69,58 +66,68 @@ Result<std::shared_ptr<OfferedGroup>> offer_group(const RankAgents& ranks, const
 
 // --- Consumer.
 
-// One rank's memory, by layer group of the descriptor.
-using RankBindings = std::vector<kv::Binding>;
-
 struct GroupFetch {
   std::vector<MemberTicket> members;  // All of them, or the group is refused.
-  std::vector<engine::TokenId> prompt;
+  kv::TokenChain prompt;
   std::vector<Amount> destination;  // By rank, answer included.
   Instant deadline;
 };
 
-// As FetchEvents, for all ranks at once; loop's thread.
-struct GroupFetchEvents {
-  std::function<void(kv::TokenRange range, std::function<void(Result<std::vector<RankBindings>>)> done)>
-      reserve;
-  // Also after the lead is gone.
-  std::function<void()> release;
-  // Grants by rank; 0 where nothing was granted.
-  std::function<void(const SealInfo&, const std::vector<GrantId>& destination, const Ending&)> owned;
-  std::function<void(const SealInfo* seal, const Ending&)> ended;
+// Ranks whose agents are in another process, and the way to it.
+struct RemoteSeat {
+  std::vector<std::uint32_t> ranks;
+  std::function<void(const wire::Frame&)> tell;  // GROUP_BEGIN, GROUP_WORD; lost ones end with the seat.
 };
 
-// Leads the groups of one engine. Loop's thread. When it is destroyed, what its groups hold ends by the
-// ranks' own deadlines.
+// Leads the groups of one engine: alone decides (R11). Loop's thread. When it is destroyed, what its groups
+// hold ends by the ranks' own deadlines.
 class GroupLead {
  public:
-  GroupLead(net::Loop& loop, RankAgents ranks, kv::Descriptor descriptor, kv::Policy policy,
-            const Timings& timings = {}, const Limits& limits = {});
+  // `agents`: those of the ranks that aren't at one of the `others`, in the ranks' order.
+  GroupLead(net::Loop& loop, RankAgents agents, kv::Descriptor descriptor, kv::Policy policy,
+            const Timings& timings = {}, std::vector<RemoteSeat> others = {});
   ~GroupLead();
 
-  // Errors: invalid_argument (no such rank, or no amount for one), malformed (a ticket), incompatible (not
-  // each member of one group once), those of GroupCore::begin().
+  // `events` are of the ranks here; those elsewhere have theirs, under the same GroupId. Errors:
+  // invalid_argument (no such rank, or no amount for one), malformed (a ticket), incompatible (not each
+  // member of one group once), unavailable (another process isn't there), those of GroupCore::begin().
   Result<GroupId> fetch(GroupFetch fetch, GroupFetchEvents events);
-  // ended() still comes, with kCancelled, once all destinations are quiet.
+  // ended() still comes, with kCancelled, once all destinations here are quiet.
   void cancel(GroupId group);
-  // The rank's agent is gone, and all that it held: every group ends that has a member there.
+  // The agent of a rank here is gone, and all that it held: every group ends that has a member there.
   void rank_lost(std::uint32_t rank);
+
+  // Of the others, by their place. A seat is down until it is up; one that goes ends every group.
+  void seat_up(std::size_t other);
+  void seat_down(std::size_t other);
+  // What it tells. malformed: of what isn't its own; it is to be closed.
+  Status heard(std::size_t other, const wire::GroupReport& report);
 
  private:
   struct Run;
-  FetchEvents events_of(const std::shared_ptr<Run>& run, std::uint32_t member);
-  Status check_source(Run& run, const kv::Descriptor& source) const;
-  void verified(Run& run, std::uint32_t member, const SealInfo& seal);
-  void failed(Run& run, std::uint32_t member, TerminalKind kind, const Error& why);
+  struct Seat {
+    std::vector<std::uint32_t> ranks;
+    std::function<void(const wire::Frame&)> tell;
+    bool is_up = false;
+  };
+  Result<std::uint32_t> seat_of(std::uint32_t rank) const;
+  wire::GroupBegin begin_of(const Run& run, std::uint32_t seat, const GroupFetch& fetch) const;
+  Status report_in(std::uint32_t seat, const wire::GroupReport& report);
+  void take(Run& run);
+  void answered(Run& run);
+  void tell_all(const Run& run, const wire::GroupWord& word);
+  void verified(Run& run, std::uint32_t member, const wire::GroupReport& report);
+  void failed(GroupId group, std::uint32_t member, TerminalKind kind, const Error& why);
   void act(const GroupActions& actions);
 
   net::Loop& loop_;
-  RankAgents ranks_;
-  kv::Descriptor descriptor_;
-  kv::Policy policy_;
   Timings timings_;
   GroupCore core_;
+  std::uint32_t ranks_;      // Of the descriptor.
+  std::vector<Seat> seats_;  // The first is this process's.
   std::map<GroupId, std::shared_ptr<Run>> runs_;
+  std::map<GroupId, GroupFetchEvents> begun_;  // Until the own seat asks for them.
+  std::unique_ptr<GroupSeat> own_;
   net::Deadline next_tick_;
 };
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lead of groups: members' events into the core, its words to the ranks, and the memory that members of
-// one rank share.
+// The lead of groups: what the processes of its ranks report into the core, and its words to them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,12 +9,17 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "handoff/agent/group.h"
-#include "transform/plan.h"
 #include "wire/ticket.h"
 
 namespace isthmus::handoff {
-
 namespace {
+
+using wire::GroupReport;
+using wire::GroupReportKind;
+using wire::GroupWord;
+using wire::GroupWordKind;
+
+static_assert(static_cast<std::uint32_t>(TerminalKind::kSuperseded) + 1 == wire::kEndingCount);
 
 // Each member of one group, once. That the tickets are the producer's is for each rank to check.
 Status check_tickets(const std::vector<MemberTicket>& members) {
@@ -39,314 +43,259 @@ Status check_tickets(const std::vector<MemberTicket>& members) {
   return ok_status();
 }
 
+// A process may say anything: that a member has ended well is no end, but with the seal of a finished answer.
+TerminalKind ending_of(const GroupReport& report) {
+  const auto kind = static_cast<TerminalKind>(report.ending);
+  const bool is_good = kind == TerminalKind::kOwned || kind == TerminalKind::kDone ||
+                       (kind == TerminalKind::kFinished && !report.seal);
+  return is_good ? TerminalKind::kFailed : kind;
+}
+
+std::uint32_t ranks_of(const kv::Descriptor& descriptor) {
+  std::uint32_t ranks = 0;
+  for (const kv::RankBox& box : descriptor.partition) ranks = std::max(ranks, box.rank + 1);
+  return ranks;
+}
+
 }  // namespace
 
-// One group, from the fetch to its end. Members' events keep it, so that memory is given back also when
-// nobody leads any more.
+// What the lead knows of one group.
 struct GroupLead::Run {
-  using Ready = std::function<void(Result<std::vector<kv::Binding>>)>;
-  enum class Memory : std::uint8_t { kNone, kWanted, kAsked, kReady, kRefused };
-  struct Member {
-    FetchId fetch = 0;
-    bool is_over = false;     // Its end has been told.
-    bool has_memory = false;  // It may write its rank's memory.
-    bool is_finished = false;
-  };
+  enum class Memory : std::uint8_t { kNone, kAsked, kDone };
+  enum class Answer : std::uint8_t { kNone, kTaken, kFull, kRefused };
 
-  GroupLead* lead = nullptr;  // Null: it is gone.
   GroupId id = 0;
-  GroupFetch fetch;
-  GroupFetchEvents events;
-  RankAgents ranks;
-  std::vector<Member> members;  // Parallel to fetch.members.
+  std::vector<std::uint32_t> seats;  // Of each member.
   std::optional<Digest128> source;
-  std::optional<SealInfo> seal;
+  std::optional<wire::GroupSeal> seal;
   Memory memory = Memory::kNone;
-  Error refused;  // Of kRefused.
-  std::vector<RankBindings> bindings;
-  std::vector<GrantId> grants;                           // By rank.
-  std::vector<std::pair<std::uint32_t, Ready>> waiting;  // Members, for the memory.
-  std::unique_ptr<net::Deadline> retry;                  // While other holders' memory is waited for.
-  std::optional<TerminalKind> outcome;                   // The core's.
-  Error why;
-  Ending ending;
-  bool is_told = false;
-
-  std::shared_ptr<Agent> agent_of(std::uint32_t member) const {
-    return ranks.at(fetch.members[member].route.target_rank).lock();
-  }
-
-  // All ranks' memory is taken together or not at all, when the first member asks (R10).
-  void reserve(std::uint32_t member, Ready done) {
-    waiting.emplace_back(member, std::move(done));
-    if (memory == Memory::kNone) return take();
-    answer();
-  }
-
-  void take() {
-    memory = Memory::kWanted;
-    const Status taken = take_grants();
-    if (taken.code() == Code::kExhausted && !outcome) return retry->set(now() + lead_retry);
-    if (!taken.ok()) return refuse(taken.error());
-    memory = Memory::kAsked;
-    const auto self = keep.lock();
-    events.reserve({0, fetch.prompt.size()}, [self](Result<std::vector<RankBindings>> made) {
-      if (!made.ok()) return self->refuse(made.error());
-      self->bindings = *std::move(made);
-      self->memory = Memory::kReady;
-      self->answer();
-      self->settle();  // All may be over by now.
-    });
-  }
-
-  Status take_grants() {
-    for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
-      const auto agent = ranks[rank].lock();
-      Result<GrantId> grant = Error{Code::kUnavailable, fmt::format("rank {} is gone", rank)};
-      if (agent) grant = agent->take_memory(fetch.destination[rank], fetch.deadline);
-      if (!grant.ok()) {
-        free_grants();
-        return grant.error();
-      }
-      grants[rank] = *grant;
-    }
-    return ok_status();
-  }
-
-  void free_grants() {
-    for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
-      const GrantId grant = std::exchange(grants[rank], 0);
-      if (const auto agent = ranks[rank].lock()) agent->free_memory(grant);
-    }
-  }
-
-  void refuse(const Error& error) {
-    free_grants();
-    refused = error;
-    memory = Memory::kRefused;
-    answer();
-  }
-
-  void answer() {
-    if (memory != Memory::kReady && memory != Memory::kRefused) return;
-    for (auto& [member, done] : std::exchange(waiting, {})) {
-      if (memory == Memory::kRefused) {
-        done(refused);
-        continue;
-      }
-      members[member].has_memory = true;
-      done(bindings.at(fetch.members[member].route.target_rank));
-    }
-  }
-
-  void add(const Ending& one) {
-    ending.bytes += one.bytes;
-    ending.stored_bytes += one.stored_bytes;
-    ending.chunks += one.chunks;
-    if (ending.wire.empty()) ending.wire = one.wire;
-    if (ending.transport.empty()) ending.transport = one.transport;
-  }
-
-  // Gives back what nobody writes any more, and tells the end once every member's is known.
-  void settle() {
-    const auto self = keep.lock();
-    if (lead != nullptr && !outcome) return;
-    if (memory == Memory::kWanted) refuse({Code::kAborted, "the group is over"});
-    if (!std::ranges::all_of(members, &Member::is_over)) return;
-    const bool is_owned = outcome == TerminalKind::kOwned && seal->finish == wire::FinishState::kNone;
-    const bool is_written = std::ranges::any_of(members, &Member::has_memory);
-    if (memory == Memory::kReady && !is_written && !is_owned) {
-      memory = Memory::kNone;
-      free_grants();
-      events.release();
-    }
-    if (lead == nullptr || std::exchange(is_told, true)) return;
-    lead->runs_.erase(id);
-    ending.kind = *outcome;
-    ending.error = why;
-    if (is_owned) return events.owned(*seal, grants, ending);
-    if (outcome == TerminalKind::kOwned) ending.kind = TerminalKind::kFinished;
-    events.ended(ending.kind == TerminalKind::kFinished ? &*seal : nullptr, ending);
-  }
-
-  Duration lead_retry{};
-  std::weak_ptr<Run> keep;  // Itself.
+  std::vector<Answer> answers;  // By seat, to kTake.
+  Error refused;                // Of the last kRefused.
+  std::unique_ptr<net::Deadline> retry;
 };
 
-GroupLead::GroupLead(net::Loop& loop, RankAgents ranks, kv::Descriptor descriptor, kv::Policy policy,
-                     const Timings& timings, const Limits& limits)
+GroupLead::GroupLead(net::Loop& loop, RankAgents agents, kv::Descriptor descriptor, kv::Policy policy,
+                     const Timings& timings, std::vector<RemoteSeat> others)
     : loop_(loop),
-      ranks_(std::move(ranks)),
-      descriptor_(std::move(descriptor)),
-      policy_(std::move(policy)),
       timings_(timings),
-      core_(timings, limits),
+      core_(timings),
+      ranks_(ranks_of(descriptor)),
+      seats_(1),
       next_tick_(loop, [this] {
         GroupActions actions;
         core_.tick(now(), actions);
         act(actions);
-      }) {}
+      }) {
+  for (RemoteSeat& other : others) seats_.push_back({std::move(other.ranks), std::move(other.tell)});
+  Seat& own = seats_.front();
+  for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
+    if (!seat_of(rank).ok()) own.ranks.push_back(rank);
+  }
+  ISTHMUS_CHECK(own.ranks.size() == agents.size());
+  own.is_up = true;
+  own_ = std::make_unique<GroupSeat>(
+      loop, GroupSeat::Here{own.ranks, std::move(agents), std::move(descriptor), policy, timings},
+      [this](const GroupReport& report) { ISTHMUS_CHECK(report_in(0, report).ok()); },
+      [this](GroupId group) { return std::move(begun_.extract(group).mapped()); });
+  own.tell = [this](const wire::Frame& frame) {
+    const auto* begin = std::get_if<wire::GroupBegin>(&frame);
+    ISTHMUS_CHECK((begin ? own_->hear(*begin) : own_->hear(std::get<GroupWord>(frame))).ok());
+  };
+}
 
 GroupLead::~GroupLead() {
-  for (const auto& [id, run] : std::exchange(runs_, {})) run->lead = nullptr;
+  own_ = nullptr;
+}
+
+Result<std::uint32_t> GroupLead::seat_of(std::uint32_t rank) const {
+  for (std::uint32_t seat = 0; seat < seats_.size(); ++seat) {
+    if (std::ranges::find(seats_[seat].ranks, rank) != seats_[seat].ranks.end()) return seat;
+  }
+  return Error{Code::kInvalidArgument, fmt::format("there is no rank {}", rank)};
+}
+
+wire::GroupBegin GroupLead::begin_of(const Run& run, std::uint32_t seat, const GroupFetch& fetch) const {
+  wire::GroupBegin begin{.group = run.id,
+                         .tokens = fetch.prompt.size(),
+                         .token_digest = fetch.prompt.digest(),
+                         .deadline_ms = wire::to_ms(fetch.deadline - now()),
+                         .members = {},
+                         .destination = {}};
+  for (std::size_t i = 0; i < fetch.members.size(); ++i) {
+    const MemberTicket& member = fetch.members[i];
+    wire::GroupMember& told =
+        begin.members.emplace_back(wire::GroupMember{member.route.source_rank, member.route.target_rank});
+    if (run.seats[i] != seat) continue;
+    told.ticket = member.ticket;
+    told.endpoints = member.endpoints;
+  }
+  for (const std::uint32_t rank : seats_[seat].ranks)
+    begin.destination.push_back({rank, fetch.destination[rank].bytes, fetch.destination[rank].blocks});
+  return begin;
 }
 
 Result<GroupId> GroupLead::fetch(GroupFetch fetch, GroupFetchEvents events) {
-  if (fetch.destination.size() != ranks_.size()) {
+  if (fetch.destination.size() != ranks_) {
     return Error{Code::kInvalidArgument,
-                 fmt::format("{} amounts for {} ranks", fetch.destination.size(), ranks_.size())};
+                 fmt::format("{} amounts for {} ranks", fetch.destination.size(), ranks_)};
   }
+  const auto run = std::make_shared<Run>();
   for (const MemberTicket& member : fetch.members) {
-    if (member.route.target_rank >= ranks_.size())
-      return Error{Code::kInvalidArgument, fmt::format("there is no rank {}", member.route.target_rank)};
+    ISTHMUS_TRY(const std::uint32_t seat, seat_of(member.route.target_rank));
+    run->seats.push_back(seat);
   }
   ISTHMUS_TRY(check_tickets(fetch.members));
-  const auto count = static_cast<std::uint32_t>(fetch.members.size());
-  ISTHMUS_TRY(const GroupId id, core_.begin(count, fetch.deadline, now()));
-  const auto run = std::make_shared<Run>();
-  run->lead = this;
-  run->id = id;
-  run->fetch = std::move(fetch);
-  run->events = std::move(events);
-  run->ranks = ranks_;
-  run->members.resize(count);
-  run->grants.resize(ranks_.size());
-  run->lead_retry = timings_.busy_retry;
-  run->keep = run;
-  run->retry = std::make_unique<net::Deadline>(loop_, [self = run.get()] {
-    if (self->memory == Run::Memory::kWanted) self->take();
-  });
-  runs_[id] = run;
-  next_tick_.set(core_.next_deadline());
-  for (std::uint32_t i = 0; i < count; ++i) {
-    const MemberTicket& member = run->fetch.members[i];
-    Result<FetchId> begun = Error{Code::kUnavailable, "its agent is gone"};
-    if (const auto agent = run->agent_of(i)) {
-      begun = agent->fetch({.ticket = member.ticket,
-                            .endpoints = member.endpoints,
-                            .prompt = run->fetch.prompt,
-                            .destination = {},  // All ranks' are the group's.
-                            .deadline = run->fetch.deadline,
-                            .is_member = true,
-                            .source_rank = member.route.source_rank},
-                           events_of(run, i));
-    }
-    if (begun.ok()) {
-      run->members[i].fetch = *begun;
-      continue;
-    }
-    for (std::uint32_t j = i; j < count; ++j) run->members[j].is_over = true;
-    loop_.post([weak = std::weak_ptr(run), i, why = begun.error()] {
-      const auto self = weak.lock();
-      if (self && self->lead != nullptr) self->lead->failed(*self, i, terminal_kind(why.code), why);
-    });
-    break;
+  for (const Seat& seat : seats_) {
+    if (!seat.is_up)
+      return Error{Code::kUnavailable, fmt::format("the process of rank {} isn't there", seat.ranks.at(0))};
   }
-  return id;
+  const auto count = static_cast<std::uint32_t>(fetch.members.size());
+  ISTHMUS_TRY(run->id, core_.begin(count, fetch.deadline, now()));
+  run->answers.resize(seats_.size());
+  run->retry = std::make_unique<net::Deadline>(loop_, [this, id = run->id] {
+    const auto found = runs_.find(id);
+    if (found == runs_.end()) return;
+    const auto kept = found->second;
+    take(*kept);
+    loop_.post([kept] {});  // This is its.
+  });
+  runs_[run->id] = run;
+  begun_[run->id] = std::move(events);
+  next_tick_.set(core_.next_deadline());
+  for (std::uint32_t seat = 0; seat < seats_.size(); ++seat) seats_[seat].tell(begin_of(*run, seat, fetch));
+  return run->id;
 }
 
 void GroupLead::cancel(GroupId group) {
   const auto found = runs_.find(group);
   if (found == runs_.end()) return;
   const std::shared_ptr<Run> run = found->second;
-  // CANCEL, so that each reservation ends with it.
-  for (std::uint32_t i = 0; i < run->members.size(); ++i) {
-    if (const auto agent = run->agent_of(i); agent && !run->members[i].is_over)
-      agent->cancel(run->members[i].fetch);
-  }
-  failed(*run, 0, TerminalKind::kCancelled, {Code::kCancelled, "the request is no longer wanted"});
+  tell_all(*run, {.word = GroupWordKind::kCancel});
+  failed(group, 0, TerminalKind::kCancelled, {Code::kCancelled, "the request is no longer wanted"});
 }
 
 void GroupLead::rank_lost(std::uint32_t rank) {
+  own_->rank_lost(rank);
+}
+
+void GroupLead::seat_up(std::size_t other) {
+  seats_.at(other + 1).is_up = true;
+}
+
+void GroupLead::seat_down(std::size_t other) {
+  const std::size_t seat = other + 1;
+  seats_.at(seat).is_up = false;
   const auto runs = runs_;
   for (const auto& [id, run] : runs) {
-    for (std::uint32_t i = 0; i < run->members.size(); ++i) {
-      if (run->fetch.members[i].route.target_rank != rank) continue;
-      run->members[i].is_over = true;
-      run->members[i].has_memory = false;
-      failed(*run, i, TerminalKind::kPeerLost, {Code::kUnavailable, "its agent is gone"});
-    }
-    run->settle();
+    const auto at = std::ranges::find(run->seats, seat);
+    const auto member = at == run->seats.end() ? 0 : static_cast<std::uint32_t>(at - run->seats.begin());
+    failed(id, member, TerminalKind::kPeerLost,
+           {Code::kUnavailable, fmt::format("the process of rank {} is gone", seats_[seat].ranks.at(0))});
   }
 }
 
-FetchEvents GroupLead::events_of(const std::shared_ptr<Run>& run, std::uint32_t member) {
-  FetchEvents events;
-  events.reserve = [run, member](kv::TokenRange, Run::Ready done) { run->reserve(member, std::move(done)); };
-  events.release = [run, member] {
-    run->members[member].has_memory = false;
-    run->settle();
-  };
-  events.owned = [run, member](const SealInfo&, GrantId grant, const Ending& ending) {
-    Run::Member& one = run->members[member];
-    if (const auto agent = run->agent_of(member)) agent->free_memory(grant);  // Of nothing.
-    one.is_over = true;
-    one.has_memory = false;
-    run->add(ending);
-    if (GroupLead* lead = run->lead) {
-      GroupActions actions;
-      lead->core_.owned(run->id, member, now(), actions);
-      lead->act(actions);
-    }
-    run->settle();
-  };
-  events.ended = [run, member](const SealInfo* seal, const Ending& ending) {
-    Run::Member& one = run->members[member];
-    one.is_over = true;
-    run->add(ending);
-    if (GroupLead* lead = run->lead) {
-      one.is_finished = ending.kind == TerminalKind::kFinished && seal != nullptr;
-      one.is_finished ? lead->verified(*run, member, *seal)
-                      : lead->failed(*run, member, ending.kind, ending.error);
-    }
-    run->settle();
-  };
-  events.planned = [run](const kv::Descriptor& source) {
-    if (run->lead == nullptr) return Status(Error{Code::kAborted, "nobody leads the group any more"});
-    return run->lead->check_source(*run, source);
-  };
-  events.verified = [run, member](const SealInfo& seal) {
-    if (run->lead != nullptr) run->lead->verified(*run, member, seal);
-  };
-  return events;
+Status GroupLead::heard(std::size_t other, const GroupReport& report) {
+  return report_in(static_cast<std::uint32_t>(other + 1), report);
 }
 
-// The members are those that the whole state takes: one that is missing would leave a hole in what is owned.
-Status GroupLead::check_source(Run& run, const kv::Descriptor& source) const {
-  const Digest128 digest = source.digest();
-  if (run.source == digest) return ok_status();
-  if (run.source) return Error{Code::kIncompatible, "the ranks of the producer have unlike descriptors"};
-  ISTHMUS_TRY(const auto due,
-              transform::Plan::members(source, descriptor_, kv::negotiate(source, descriptor_, policy_),
-                                       {0, run.fetch.prompt.size()}));
-  std::vector<transform::Route> given;
-  for (const MemberTicket& member : run.fetch.members) given.push_back(member.route);
-  std::ranges::sort(given);
-  if (given != due) {
-    return Error{Code::kIncompatible,
-                 fmt::format("{} members were offered; the state takes {}, between other ranks", given.size(),
-                             due.size())};
+Status GroupLead::report_in(std::uint32_t seat, const GroupReport& report) {
+  const auto found = runs_.find(report.group);
+  if (found == runs_.end()) return ok_status();  // It is over.
+  const std::shared_ptr<Run> run = found->second;
+  const bool is_of_member = report.report >= GroupReportKind::kVerified;
+  if (is_of_member && (report.member >= run->seats.size() || run->seats[report.member] != seat))
+    return Error{Code::kMalformed, fmt::format("member {} isn't in that process", report.member)};
+  GroupActions actions;
+  switch (report.report) {
+    case GroupReportKind::kAsked:
+      if (run->memory == Run::Memory::kNone) take(*run);
+      break;
+    case GroupReportKind::kTaken:
+      run->answers[seat] = Run::Answer::kTaken;
+      answered(*run);
+      break;
+    case GroupReportKind::kRefused:
+      run->answers[seat] = report.code == Code::kExhausted ? Run::Answer::kFull : Run::Answer::kRefused;
+      run->refused = {report.code == Code::kOk ? Code::kInternal : report.code, report.detail};
+      answered(*run);
+      break;
+    case GroupReportKind::kVerified:
+      verified(*run, report.member, report);
+      break;
+    case GroupReportKind::kOwned:
+      core_.owned(run->id, report.member, now(), actions);
+      act(actions);
+      break;
+    case GroupReportKind::kEnded:
+      if (const TerminalKind kind = ending_of(report); kind == TerminalKind::kFinished) {
+        verified(*run, report.member, report);
+      } else {
+        failed(run->id, report.member, kind,
+               {report.code == Code::kOk ? Code::kInternal : report.code, report.detail});
+      }
+      break;
   }
-  run.source = digest;
   return ok_status();
 }
 
-void GroupLead::verified(Run& run, std::uint32_t member, const SealInfo& seal) {
-  if (!run.seal) run.seal = seal;
-  if (run.seal->tokens != seal.tokens || run.seal->token_digest != seal.token_digest ||
-      run.seal->first_tokens != seal.first_tokens || run.seal->finish != seal.finish)
-    return failed(run, member, TerminalKind::kCorrupt,
+// All ranks' memory is taken together or not at all, when the first member asks (R10). The members' own
+// deadlines bound the wait.
+void GroupLead::take(Run& run) {
+  run.memory = Run::Memory::kAsked;
+  std::ranges::fill(run.answers, Run::Answer::kNone);
+  tell_all(run, {.word = GroupWordKind::kTake});
+}
+
+void GroupLead::answered(Run& run) {
+  const auto has = [&](Run::Answer answer) {
+    return std::ranges::find(run.answers, answer) != run.answers.end();
+  };
+  if (run.memory != Run::Memory::kAsked || has(Run::Answer::kNone)) return;
+  if (has(Run::Answer::kRefused)) {
+    run.memory = Run::Memory::kDone;
+    return tell_all(run,
+                    {.word = GroupWordKind::kGiveUp, .code = run.refused.code, .detail = run.refused.detail});
+  }
+  if (has(Run::Answer::kFull)) {
+    tell_all(run, {.word = GroupWordKind::kGiveUp});
+    return run.retry->set(now() + timings_.busy_retry);
+  }
+  run.memory = Run::Memory::kDone;
+  tell_all(run, {.word = GroupWordKind::kBind});
+}
+
+void GroupLead::tell_all(const Run& run, const GroupWord& word) {
+  GroupWord told = word;
+  told.group = run.id;
+  for (const Seat& seat : seats_) {
+    if (seat.is_up) seat.tell(told);
+  }
+}
+
+void GroupLead::verified(Run& run, std::uint32_t member, const GroupReport& report) {
+  if (!report.seal)
+    return failed(run.id, member, TerminalKind::kFailed, {Code::kInternal, "it tells no seal"});
+  if (!run.seal) run.seal = report.seal;
+  if (run.seal != report.seal) {
+    return failed(run.id, member, TerminalKind::kCorrupt,
                   {Code::kCorrupt, "the ranks of the producer have sealed unlike states"});
+  }
+  if (report.report == GroupReportKind::kVerified) {
+    if (!run.source) run.source = report.source;
+    if (run.source != report.source) {
+      return failed(run.id, member, TerminalKind::kRejected,
+                    {Code::kIncompatible, "the ranks of the producer have unlike descriptors"});
+    }
+  }
   GroupActions actions;
   core_.verified(run.id, member, now(), actions);
   act(actions);
 }
 
-void GroupLead::failed(Run& run, std::uint32_t member, TerminalKind kind, const Error& why) {
+void GroupLead::failed(GroupId group, std::uint32_t member, TerminalKind kind, const Error& why) {
   GroupActions actions;
-  core_.failed(run.id, member, kind, why, actions);
+  core_.failed(group, member, kind, why, actions);
   act(actions);
-  run.settle();
 }
 
 void GroupLead::act(const GroupActions& actions) {
@@ -355,23 +304,29 @@ void GroupLead::act(const GroupActions& actions) {
     if (found == runs_.end()) continue;
     const std::shared_ptr<Run> run = found->second;
     if (const auto* ended = std::get_if<GroupEnded>(&action)) {
-      run->outcome = ended->kind;
-      if (!ended->why.ok()) run->why = ended->why.error();
-      ISTHMUS_LOG(kInfo, "group ended", "outcome={} members={}{}", name(ended->kind), run->members.size(),
+      ISTHMUS_LOG(kInfo, "group ended", "outcome={} members={}{}", name(ended->kind), run->seats.size(),
                   ended->why.ok() ? "" : fmt::format(" why=\"{}\"", ended->why.error().text()));
-      run->settle();
-    } else if (const auto* own = std::get_if<TellOwn>(&action)) {
-      if (run->members[own->rank].is_finished) {
-        GroupActions next;
-        core_.owned(run->id, own->rank, now(), next);
-        act(next);
-      } else if (const auto agent = run->agent_of(own->rank)) {
-        agent->decide(run->members[own->rank].fetch);
+      runs_.erase(found);
+      GroupWord end{.word = GroupWordKind::kEnd, .ending = static_cast<std::uint32_t>(ended->kind)};
+      if (!ended->why.ok()) {
+        end.code = ended->why.code();
+        end.detail = ended->why.error().detail;
+      } else {
+        end.seal = run->seal;
       }
-    } else if (const auto* abandon = std::get_if<TellAbandon>(&action)) {
-      if (const auto agent = run->agent_of(abandon->rank))
-        agent->abandon(run->members[abandon->rank].fetch, abandon->why);
+      tell_all(*run, end);
+      continue;
     }
+    GroupWord word{.group = run->id, .word = GroupWordKind::kOwn};
+    if (const auto* own = std::get_if<TellOwn>(&action)) word.member = own->rank;
+    if (const auto* abandon = std::get_if<TellAbandon>(&action)) {
+      word.word = GroupWordKind::kAbandon;
+      word.member = abandon->rank;
+      word.code = abandon->why.code;
+      word.detail = abandon->why.detail;
+    }
+    const Seat& seat = seats_[run->seats[word.member]];
+    if (seat.is_up) seat.tell(word);
   }
   next_tick_.set(core_.next_deadline());
 }
