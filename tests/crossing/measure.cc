@@ -160,8 +160,7 @@ std::string quoted(std::string form) {
 
 std::string qualification_head(const kv::Descriptor& source, const kv::Descriptor& target) {
   return fmt::format(
-      "- prefill_recipe: {}\n  decode_recipe: {}\n  lineage: {}\n  wire_form: {}\n  decode_form: "
-      "\"{}\"\n",
+      "- prefill_recipe: {}\n  decode_recipe: {}\n  lineage: {}\n  wire_form: {}\n  decode_form: {}\n",
       without_instruction_set(source.weights_recipe), without_instruction_set(target.weights_recipe),
       source.identity.lineage, quoted(kv::qualification_form(source)),
       quoted(kv::qualification_form(target)));
