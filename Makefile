@@ -126,7 +126,7 @@ simulation: build  ## which events met which states of the handoff's cores; writ
 
 # What a build has measured stays in build/matrix, so that a run that was stopped goes on.
 .PHONY: matrix
-matrix: build  ## KL of every pair of KV forms to its decoder alone, half an hour; writes docs and records
+matrix: build  ## KL of every pair of KV forms to its decoder alone, an hour or two; writes docs and records
 	@tools/matrix.sh $(RELEASE)/tests/crossing/crossing_test $(JOBS)
 
 .PHONY: pairs

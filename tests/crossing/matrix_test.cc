@@ -281,7 +281,7 @@ TEST(Matrix, DISABLED_MeasuresItsPrompts) {
 TEST(Matrix, EveryPairAnswersLikeItsDecoderAlone) {
   const char* docs = std::getenv("ISTHMUS_WRITE_MATRIX");
   const char* folder = std::getenv("ISTHMUS_MATRIX_FOLDER");
-  if (docs == nullptr || folder == nullptr) GTEST_SKIP() << "half an hour: make matrix";
+  if (docs == nullptr || folder == nullptr) GTEST_SKIP() << "an hour or two: make matrix";
   const Matrix matrix = whole_matrix();
   Measurement measured(matrix);
   ASSERT_TRUE(measured.read(folder));
