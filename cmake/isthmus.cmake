@@ -32,6 +32,10 @@ set(ISTHMUS_SANITIZE "" CACHE STRING "Sanitizers for -fsanitize=, for example ad
 if(ISTHMUS_SANITIZE)
   add_compile_options(-fsanitize=${ISTHMUS_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${ISTHMUS_SANITIZE})
+  # A test that counts allocations has an operator new of its own, and ThreadSanitizer's can't be left out.
+  if(ISTHMUS_SANITIZE STREQUAL "thread")
+    add_link_options(-Wl,-z,muldefs)
+  endif()
 endif()
 
 # Coverage feedback in all code; main() in the targets alone.
