@@ -13,36 +13,29 @@
 #include <utility>
 
 #include "net/asio_internal.h"
-#include "net/flow.h"
+#include "net/socket_flow.h"
 #include "net/tls_flow.h"
 
 namespace isthmus::net {
 namespace {
 
-using boost::system::error_code;
-
 Error failed(const std::string& peer, int number) {
   return {Code::kUnavailable, fmt::format("{}: {}", peer, std::strerror(number))};
 }
 
-class TcpFlow final : public Flow {
+class TcpFlow final : public SocketFlow {
  public:
-  TcpFlow(boost::asio::io_context& context, Socket socket) : Flow(context), socket_(std::move(socket)) {
-    error_code error;
-    const auto remote = socket_.remote_endpoint(error);
-    peer_ = error ? "gone:0" : endpoint_of(remote).text();
-  }
-  std::string name() const override { return peer_; }
+  using SocketFlow::SocketFlow;
 
  private:
   Result<std::size_t> receive(std::span<iovec> into) override {
     msghdr message{};
     message.msg_iov = into.data();
     message.msg_iovlen = into.size();
-    const ssize_t got = ::recvmsg(socket_.native_handle(), &message, MSG_DONTWAIT);
+    const ssize_t got = ::recvmsg(socket().native_handle(), &message, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return std::size_t{0};
-    if (got < 0) return failed(peer_, errno);
-    if (got == 0) return Error{Code::kUnavailable, fmt::format("{}: the peer closed the connection", peer_)};
+    if (got < 0) return failed(name(), errno);
+    if (got == 0) return Error{Code::kUnavailable, fmt::format("{}: the peer closed the connection", name())};
     return static_cast<std::size_t>(got);
   }
 
@@ -50,15 +43,10 @@ class TcpFlow final : public Flow {
     msghdr message{};
     message.msg_iov = from.data();
     message.msg_iovlen = from.size();
-    const ssize_t sent = ::sendmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t sent = ::sendmsg(socket().native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return std::size_t{0};
-    if (sent < 0) return failed(peer_, errno);
+    if (sent < 0) return failed(name(), errno);
     return static_cast<std::size_t>(sent);
-  }
-
-  void await(bool is_write, std::function<void()> ready) override {
-    socket_.async_wait(is_write ? Socket::wait_write : Socket::wait_read,
-                       [ready = std::move(ready)](const error_code&) { ready(); });
   }
 
   // To be woken costs both ends about as much as some ten kilobytes.
@@ -66,18 +54,11 @@ class TcpFlow final : public Flow {
     constexpr std::size_t kWorthIt = std::size_t{64} << 10, kMost = std::size_t{256} << 10;
     const int mark = bytes < kWorthIt ? 1 : static_cast<int>(std::min(bytes, kMost));
     if (mark == low_water_) return;
-    if (::setsockopt(socket_.native_handle(), SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark) == 0)
+    if (::setsockopt(socket().native_handle(), SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark) == 0)
       low_water_ = mark;
   }
 
-  void shut() override {
-    error_code ignored;
-    socket_.close(ignored);
-  }
-
-  Socket socket_;
   int low_water_ = 1;
-  std::string peer_;
 };
 
 class SocketStream final : public Stream {

@@ -16,33 +16,29 @@
 #include <utility>
 
 #include "base/check.h"
+#include "net/socket_flow.h"
 #include "net/tls_internal.h"
 
 namespace isthmus::net {
 namespace {
-
-using boost::system::error_code;
 
 // What one record holds at most; small pieces share one.
 constexpr std::size_t kRecordBytes = std::size_t{16} << 10;
 // Sent under one key. The limit of AES-GCM, 2^24.5 records, lies at some hundred gigabytes.
 constexpr std::uint64_t kBytesPerKey = std::uint64_t{64} << 30;
 
-class TlsFlow final : public Flow {
+class TlsFlow final : public SocketFlow {
  public:
   TlsFlow(boost::asio::io_context& context, Socket socket, std::shared_ptr<const Tls> tls,
           std::unique_ptr<SSL, SslFree> ssl)
-      : Flow(context), socket_(std::move(socket)), tls_(std::move(tls)), ssl_(std::move(ssl)) {
-    error_code error;
-    const auto remote = socket_.remote_endpoint(error);
-    peer_ = error ? "gone:0" : endpoint_of(remote).text();
-    socket_.native_non_blocking(true, error);
+      : SocketFlow(context, std::move(socket)), tls_(std::move(tls)), ssl_(std::move(ssl)) {
+    boost::system::error_code error;
+    this->socket().native_non_blocking(true, error);
   }
-  std::string name() const override { return peer_; }
 
   void shake(TlsEnd end, std::function<void(Status)> done) {
     on_shaken_ = std::move(done);
-    if (SSL_set_fd(ssl_.get(), socket_.native_handle()) == 1) {
+    if (SSL_set_fd(ssl_.get(), socket().native_handle()) == 1) {
       SSL_set_read_ahead(ssl_.get(), 1);
       end == TlsEnd::kServer ? SSL_set_accept_state(ssl_.get()) : SSL_set_connect_state(ssl_.get());
     }
@@ -78,7 +74,7 @@ class TlsFlow final : public Flow {
     } else {
       text = take_tls_error();
     }
-    return {Code::kUnavailable, fmt::format("{}: {}: {}", peer_, what, text)};
+    return {Code::kUnavailable, fmt::format("{}: {}: {}", name(), what, text)};
   }
 
   // `why` a call ended that came after `moved` bytes. What failed behind them is told by the next call, and
@@ -86,7 +82,7 @@ class TlsFlow final : public Flow {
   Result<std::size_t> stopped(std::size_t moved, std::string_view what, int why) {
     failure_ = failed(what, why);
     if (moved == 0) return *failure_;
-    ::shutdown(socket_.native_handle(), SHUT_RDWR);
+    ::shutdown(socket().native_handle(), SHUT_RDWR);
     return moved;
   }
 
@@ -151,17 +147,6 @@ class TlsFlow final : public Flow {
     SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED);
   }
 
-  void await(bool is_write, std::function<void()> ready) override {
-    socket_.async_wait(is_write ? Socket::wait_write : Socket::wait_read,
-                       [ready = std::move(ready)](const error_code&) { ready(); });
-  }
-
-  void shut() override {
-    error_code ignored;
-    socket_.close(ignored);
-  }
-
-  Socket socket_;
   std::shared_ptr<const Tls> tls_;
   std::unique_ptr<SSL, SslFree> ssl_;
   std::function<void(Status)> on_shaken_;  // Empty once told or abandoned.
@@ -169,7 +154,6 @@ class TlsFlow final : public Flow {
   std::array<std::byte, kRecordBytes> record_{};
   std::size_t held_ = 0;  // Of `record_`, not sent yet.
   std::uint64_t under_key_ = 0;
-  std::string peer_;
 };
 
 class Shaking final : public Handshake {

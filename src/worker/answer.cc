@@ -42,6 +42,12 @@ http::Headers Service::Answer::headers() const {
   return {{"X-Request-Id", prepared_->request_id}, {"X-Isthmus-Route", route_}};
 }
 
+std::uint64_t Service::Answer::prompt_tokens() const {
+  std::uint64_t tokens = 0;
+  for (const auto& prompt : prepared_->prompts) tokens += prompt.size();
+  return tokens;
+}
+
 void Service::Answer::begin(const std::string& route) {
   if (!route_.empty()) return;
   route_ = route;
@@ -75,8 +81,7 @@ void Service::Answer::finish(std::size_t choice, FinishReason reason, std::uint6
   tokens_ += tokens;
   if (is_streaming_) exchange_->write(writer_.finish_event(choice, reason));
   if (++finished_ < choices_.size()) return;
-  Usage usage{0, tokens_};
-  for (const auto& prompt : prepared_->prompts) usage.prompt_tokens += prompt.size();
+  const Usage usage{prompt_tokens(), tokens_};
   if (is_streaming_) {
     if (prepared_->request.include_usage) exchange_->write(writer_.usage_event(usage));
     exchange_->write(AnswerWriter::done_event());
@@ -109,11 +114,9 @@ void Service::Answer::on_disconnect() {
 void Service::Answer::end(const char* outcome) {
   exchange_.reset();
   for (const auto& generation : std::exchange(generations_, {})) generation->drop();
-  std::uint64_t prompt_tokens = 0;
-  for (const auto& prompt : prepared_->prompts) prompt_tokens += prompt.size();
   service_.count_request(outcome);
   ISTHMUS_LOG(kInfo, "request ended", "request={} outcome={} route=\"{}\" prompt_tokens={} tokens={}",
-              prepared_->request_id, outcome, route_.substr(0, route_.find(';')), prompt_tokens, tokens_);
+              prepared_->request_id, outcome, route_.substr(0, route_.find(';')), prompt_tokens(), tokens_);
   service_.answers_.erase(id_);  // May destroy this.
 }
 

@@ -27,6 +27,7 @@ class Service::Answer : public std::enable_shared_from_this<Service::Answer> {
 
  private:
   http::Headers headers() const;
+  std::uint64_t prompt_tokens() const;  // Of all prompts.
   void on_disconnect();
   void end(const char* outcome);
 

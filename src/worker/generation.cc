@@ -180,7 +180,7 @@ void Service::Generation::on_token(const GeneratedToken& token) {
     answer_.begin(route_);
   }
   if (token.scores) untold_.push_back(scored(*token.scores));
-  tell(text_.add(service_.tokenizer_.piece(token.id)));
+  if (std::string text = text_.add(service_.tokenizer_.piece(token.id)); !text.empty()) tell(std::move(text));
   if (!text_.stopped()) return;
   service_.engine_.cancel(job_.value());
   job_.reset();
@@ -197,7 +197,6 @@ ScoredToken Service::Generation::scored(const engine::Scores& scores) const {
 }
 
 void Service::Generation::tell(std::string text) {
-  if (text.empty()) return;
   answer_.tell(choice_, {std::move(text), std::exchange(untold_, {}), std::nullopt});
 }
 
@@ -205,8 +204,7 @@ void Service::Generation::finish(FinishReason reason) {
   if (is_over_) return;
   answer_.begin(route_);  // A choice without a token.
   std::string rest = text_.finish();
-  if (!rest.empty() || !untold_.empty())
-    answer_.tell(choice_, {std::move(rest), std::exchange(untold_, {}), std::nullopt});
+  if (!rest.empty() || !untold_.empty()) tell(std::move(rest));
   if (tokens_ > 1) {
     service_.metrics_
         .histogram("isthmus_time_per_output_token_seconds",
