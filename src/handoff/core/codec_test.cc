@@ -5,8 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "handoff/core/consumer.h"
-#include "handoff/core/producer.h"
+#include "handoff/core/both_cores_test.h"
 #include "sim/scene.h"
 
 namespace isthmus::handoff {
@@ -16,8 +15,7 @@ using namespace sim;
 using std::chrono::seconds;
 using wire::Codec;
 
-constexpr SessionId kSession = 1, kNext = 2;
-const Id128 kProducer{1, 20}, kConsumer{1, 10}, kReservation{5, 1};
+constexpr SessionId kSession = TestCores::kSession, kNext = 2;
 constexpr std::uint64_t kSlotBytes = kTestTile * 8;
 
 PlanFacts facts_with(Codec codec) {
@@ -32,62 +30,12 @@ struct Room {
 };
 
 // Up to where a test wants it.
-class Pair {
+class Pair : public TestCores {
  public:
-  explicit Pair(Room room = {}, bool is_same_host = false) : room_(room) {
-    connect(kSession, is_same_host);
-    Reservation spec;
-    spec.id = kReservation;
-    spec.nonce = {6, 1};
-    spec.source = source_descriptor().digest();
-    spec.tokens = {0, 600};
-    spec.deadline = now + seconds(60);
-    spec.pinned = {600, 0};
-    ProducerActions said;
-    ticket_ = *p.admitted(spec, now, said);
-    p.prefill_done(kReservation, {token_digest_of(600), {42}, wire::FinishState::kNone}, now, said);
-  }
+  explicit Pair(Room room = {}, bool is_same_host = false)
+      : TestCores({room.at_producer, room.at_consumer, room.early_bytes}, 1, is_same_host) {}
 
-  void connect(SessionId session, bool is_same_host) {
-    Peer producer{"p1", kProducer, test_key(1), {source_descriptor()}, is_same_host};
-    Peer consumer{"d1", kConsumer, test_key(1), {target_descriptor()}, is_same_host};
-    at_d([&](auto& o) { EXPECT_TRUE(d.session_up(session, producer, now, o).ok()); });
-    at_p([&](auto& o) { EXPECT_TRUE(p.session_up(session, consumer, now, o).ok()); });
-    p.channel_up({session, 1});
-    EXPECT_TRUE(d.channel_up({session, 1}).ok());
-  }
-  template <typename Call>
-  ConsumerActions at_d(Call event) {
-    ConsumerActions actions;
-    event(actions);
-    EXPECT_TRUE(d.check().ok()) << d.check().error().text();
-    return actions;
-  }
-  template <typename Call>
-  ProducerActions at_p(Call event) {
-    ProducerActions actions;
-    event(actions);
-    EXPECT_TRUE(p.check().ok()) << p.check().error().text();
-    return actions;
-  }
-  ConsumerActions to_d(const wire::Frame& frame, SessionId session = kSession) {
-    return at_d([&](auto& o) { EXPECT_TRUE(d.frame_in(session, frame, now, o).ok()); });
-  }
-  ProducerActions to_p(const wire::Frame& frame, SessionId session = kSession) {
-    return at_p([&](auto& o) { EXPECT_TRUE(p.frame_in(session, frame, now, o).ok()); });
-  }
-  wire::Open open(bool is_direct = false) {
-    Begin begin;
-    begin.session = kSession;
-    begin.ticket = ticket_;
-    begin.target = target_descriptor().digest();
-    begin.wanted = {0, 600};
-    begin.token_digest = token_digest_of(600);
-    begin.deadline = now + seconds(60);
-    begin.destination = {600, 0};
-    begin.is_direct = is_direct;
-    return frames<wire::Open>(at_d([&](auto& o) { handoff = *d.begin(begin, now, o); })).at(0);
-  }
+  void connect(SessionId session, bool is_same_host) { TestCores::connect(session, 1, is_same_host); }
   wire::Plan plan(const wire::Open& frame, Codec wanted = Codec::kZstdPlanes) {
     const auto asked = all<MakePlan>(to_p(frame));
     EXPECT_EQ(asked.size(), 1u);
@@ -116,26 +64,8 @@ class Pair {
     return d.judge({kSession, 1}, header, header.stored_bytes, now);
   }
 
-  Room room_;
-  Instant now{seconds(100)};
-  Ledger at_consumer{Capacity{{1000, 0}, room_.at_consumer}};
-  Ledger at_producer{Capacity{{10'000, 0}, room_.at_producer}};
-  ConsumerCore d{ConsumerOptions{"d1", kConsumer, test_key(1), {target_descriptor()}, 4, {}, limits()},
-                 &at_consumer};
-  ProducerCore p{
-      ProducerOptions{"p1", kProducer, Instant{seconds(90)}, test_key(1), {source_descriptor()}, {}, {}},
-      &at_producer};
-  wire::HandoffId handoff;
   std::vector<ReserveCapacity> reserved;
   bool may_compress = false;
-
- private:
-  Limits limits() const {
-    Limits made;
-    made.early_bytes_max = room_.early_bytes;
-    return made;
-  }
-  std::string ticket_;
 };
 
 TEST(AgreedCodec, PlanNamesWhatOpenOffersAndThePriceWants) {
@@ -255,7 +185,7 @@ TEST(AgreedCodec, TheProducersStagingIsFreeOnceTheAttemptIsOver) {
   pair.plan(pair.open());
   EXPECT_EQ(pair.at_producer.held(Category::kStaging).bytes, 2 * kSlotBytes);
   pair.to_p(wire::Abort{{pair.handoff, 1, 1}, Code::kAborted, "not wanted", {}});
-  EXPECT_EQ(pair.p.state_of(kReservation), ProducerState::kPinned);
+  EXPECT_EQ(pair.p.state_of(Pair::kReservation), ProducerState::kPinned);
   EXPECT_EQ(pair.at_producer.held(Category::kStaging).bytes, 0u);
 }
 

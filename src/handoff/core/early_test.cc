@@ -2,8 +2,7 @@
 // Chunks that come before CREDIT: both cores, face to face.
 #include <gtest/gtest.h>
 
-#include "handoff/core/consumer.h"
-#include "handoff/core/producer.h"
+#include "handoff/core/both_cores_test.h"
 #include "sim/scene.h"
 
 namespace isthmus::handoff {
@@ -13,72 +12,12 @@ using namespace sim;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr SessionId kSession = 1;
-const Id128 kProducer{1, 20}, kConsumer{1, 10}, kReservation{5, 1};
-const ChannelId kFirst{kSession, 1}, kSecond{kSession, 2};
+const ChannelId kFirst{TestCores::kSession, 1}, kSecond{TestCores::kSession, 2};
 
-Limits limits_with(std::uint64_t early_bytes) {
-  Limits limits;
-  limits.early_bytes_max = early_bytes;
-  return limits;
-}
-
-class Early : public ::testing::Test {
+class Early : public ::testing::Test, public TestCores {
  protected:
-  Early() {
-    ConsumerActions heard;
-    ProducerActions said;
-    EXPECT_TRUE(
-        d.session_up(kSession, Peer{"p1", kProducer, test_key(1), {source_descriptor()}}, now, heard).ok());
-    EXPECT_TRUE(
-        p.session_up(kSession, Peer{"d1", kConsumer, test_key(1), {target_descriptor()}}, now, said).ok());
-    for (const ChannelId channel : {kFirst, kSecond}) {
-      EXPECT_TRUE(d.channel_up(channel).ok());
-      p.channel_up(channel);
-    }
-    Reservation spec;
-    spec.id = kReservation;
-    spec.nonce = {6, 1};
-    spec.source = source_descriptor().digest();
-    spec.tokens = {0, 600};
-    spec.deadline = now + seconds(60);
-    spec.pinned = {600, 0};
-    ticket = *p.admitted(spec, now, said);
-    p.prefill_done(kReservation, {token_digest_of(600), {42}, wire::FinishState::kNone}, now, said);
-  }
+  Early() : TestCores({.at_producer = 0, .at_consumer = 4 * 4800, .early_bytes = 600 * 8}, 2) {}
 
-  template <typename Call>
-  ConsumerActions at_d(Call event) {
-    ConsumerActions actions;
-    event(actions);
-    EXPECT_TRUE(d.check().ok()) << d.check().error().text();
-    return actions;
-  }
-  template <typename Call>
-  ProducerActions at_p(Call event) {
-    ProducerActions actions;
-    event(actions);
-    EXPECT_TRUE(p.check().ok()) << p.check().error().text();
-    return actions;
-  }
-  ConsumerActions to_d(const wire::Frame& frame) {
-    return at_d([&](auto& o) { EXPECT_TRUE(d.frame_in(kSession, frame, now, o).ok()); });
-  }
-  ProducerActions to_p(const wire::Frame& frame) {
-    return at_p([&](auto& o) { EXPECT_TRUE(p.frame_in(kSession, frame, now, o).ok()); });
-  }
-  wire::Open open() {
-    Begin begin;
-    begin.session = kSession;
-    begin.ticket = ticket;
-    begin.target = target_descriptor().digest();
-    begin.wanted = {0, 600};
-    begin.token_digest = token_digest_of(600);
-    begin.deadline = now + seconds(60);
-    begin.destination = {600, 0};
-    const auto actions = at_d([&](auto& o) { handoff = *d.begin(begin, now, o); });
-    return frames<wire::Open>(actions).at(0);
-  }
   // PLAN and what goes right behind it.
   ProducerActions answer(const wire::Open& frame) {
     EXPECT_EQ(all<MakePlan>(to_p(frame)).size(), 1u);
@@ -118,17 +57,6 @@ class Early : public ::testing::Test {
     return frames<wire::Seal>(sealed).at(0);
   }
   ConsumerState state() { return d.state_of(handoff).value_or(ConsumerState::kClosed); }
-
-  Instant now{seconds(100)};
-  Ledger at_consumer{Capacity{{1000, 0}, 4 * 4800}}, at_producer{Capacity{{10'000, 0}, 0}};
-  ConsumerCore d{
-      ConsumerOptions{"d1", kConsumer, test_key(1), {target_descriptor()}, 4, {}, limits_with(600 * 8)},
-      &at_consumer};
-  ProducerCore p{
-      ProducerOptions{"p1", kProducer, Instant{seconds(90)}, test_key(1), {source_descriptor()}, {}, {}},
-      &at_producer};
-  std::string ticket;
-  wire::HandoffId handoff;
 };
 
 TEST_F(Early, ASmallStateComesRightBehindThePlan) {
