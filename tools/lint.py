@@ -19,6 +19,13 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TOOL = "clang-tidy-19"
 
 
+def is_project(path):
+    """Whether `path` is this project's own: neither fetched into third_party/ nor made in build/."""
+    return path.is_relative_to(ROOT) and not any(
+        path.is_relative_to(ROOT / folder) for folder in ("third_party", "build")
+    )
+
+
 def object_dependencies(build):
     """Project files that each object was compiled from: {object: [paths]}, objects relative to `build`."""
     listing = subprocess.run(
@@ -28,7 +35,7 @@ def object_dependencies(build):
     for line in listing.splitlines():
         if line.startswith(" "):
             path = (build / line.strip()).resolve()
-            if path.is_relative_to(ROOT) and not path.is_relative_to(ROOT / "third_party"):
+            if is_project(path):
                 found[current].append(path)
         elif line:
             current = line.split(":", 1)[0].removeprefix("ninja: Entering directory")
@@ -50,7 +57,7 @@ def sources_to_lint(build, cache):
     dependencies = object_dependencies(build)
     for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
         file = pathlib.Path(entry["file"])
-        if not file.is_relative_to(ROOT) or file.is_relative_to(ROOT / "build"):
+        if not is_project(file):
             continue
         output = re.search(r" -o (\S+)", entry["command"])[1]
         key = key_of(entry, dependencies.get(output, []), settings)
