@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -53,6 +54,7 @@ struct EngineUsage {
   // sequence, none larger than the sequence's share of the pool and its bookkeeping.
   std::uint64_t kv_bytes_staged = 0;
   std::uint64_t blocks_used = 0, blocks_total = 0;  // 0 if the engine has no blocks.
+  std::uint64_t blocks_kept = 0;  // Of computed prompts, held by nobody: room for whoever needs it.
 };
 
 // Memory of an exported range: owned or pinned by this object, read-only, movable between threads.
@@ -84,6 +86,18 @@ class KvSink {
   virtual Status adopt(SequenceId sequence, kv::TokenRange range) = 0;
 };
 
+// Who keeps the state of computed prompts for others that begin alike. spec/prefix.md.
+class PrefixKeeper {
+ public:
+  virtual ~PrefixKeeper() = default;
+  // As Engine::open(), for a sequence that begins with `prompt`: its length is what is known of that already,
+  // whole blocks and at least two tokens less than the prompt. What steps compute of whole blocks is kept for
+  // others with the same salt, or without one; its results are those of a sequence that was opened empty, bit
+  // for bit. Only what isn't known needs room.
+  virtual Result<SequenceId> open_known(std::uint64_t tokens_max, std::span<const TokenId> prompt,
+                                        const std::optional<std::string>& salt) = 0;
+};
+
 // Thread: every call from one thread, the engine's. No call blocks on a peer.
 class Engine {
  public:
@@ -105,6 +119,7 @@ class Engine {
   // Null if this engine can't be one.
   virtual KvSource* kv_source() = 0;
   virtual KvSink* kv_sink() = 0;
+  virtual PrefixKeeper* prefix_keeper() { return nullptr; }
 };
 
 }  // namespace isthmus::engine

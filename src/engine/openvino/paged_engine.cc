@@ -39,9 +39,9 @@ bool is_exported(const SequenceBlocks& blocks) {
 }
 
 std::uint32_t take_padding_block(BlockPool& pool) {
-  auto block = pool.acquire(1);
-  ISTHMUS_CHECK(block.ok());
-  return block->front();
+  auto acquired = pool.acquire(1);
+  ISTHMUS_CHECK(acquired.ok());
+  return acquired->blocks.front();
 }
 
 }  // namespace
@@ -52,10 +52,13 @@ OpenvinoEngine::OpenvinoEngine(EngineParts parts)
       padding_block_(take_padding_block(pool_)) {}
 
 EngineUsage OpenvinoEngine::usage() const {
-  std::uint64_t used = pool_.used() - 1;
+  std::map<std::uint32_t, std::uint32_t> returned;  // By closed sequences whose exports are gone.
   for (const auto& blocks : closing_) {
-    if (!is_exported(*blocks)) used -= blocks->blocks.size();
+    if (is_exported(*blocks)) continue;
+    for (const std::uint32_t block : blocks->blocks) ++returned[block];
   }
+  std::uint64_t used = pool_.held() - 1;
+  for (const auto& [block, times] : returned) used -= pool_.holders(block) == times ? 1 : 0;
   const std::uint64_t total = pool_.total() - 1;
   const std::uint64_t block_bytes = parts_.memory->shape().bytes_per_block();
   return {.tokens_computed = tokens_computed_,
@@ -63,7 +66,8 @@ EngineUsage OpenvinoEngine::usage() const {
           .kv_bytes_used = used * block_bytes,
           .kv_bytes_total = total * block_bytes,
           .blocks_used = used,
-          .blocks_total = total};
+          .blocks_total = total,
+          .blocks_kept = pool_.kept()};
 }
 
 void OpenvinoEngine::reclaim() {
@@ -75,6 +79,25 @@ void OpenvinoEngine::reclaim() {
 }
 
 Result<SequenceId> OpenvinoEngine::open(std::uint64_t tokens_max) {
+  return open_over(tokens_max, {}, {});
+}
+
+Result<SequenceId> OpenvinoEngine::open_known(std::uint64_t tokens_max, std::span<const TokenId> prompt,
+                                              const std::optional<std::string>& salt) {
+  // A chunk of one token would run by other kernels than a prompt's does; and a prompt has logits of its own.
+  constexpr std::uint64_t kComputedMin = 2;
+  if (prompt.size() > tokens_max) {
+    return Error{Code::kInvalidArgument,
+                 fmt::format("a prompt of {} tokens in a sequence of {}", prompt.size(), tokens_max)};
+  }
+  const BlockChain chain(parts_.descriptor.digest(), salt);
+  const std::uint64_t least = std::min<std::uint64_t>(prompt.size(), kComputedMin);
+  const auto keys = block_keys(chain, prompt, kBlockTokens, (prompt.size() - least) / kBlockTokens);
+  return open_over(tokens_max, keys, chain);
+}
+
+Result<SequenceId> OpenvinoEngine::open_over(std::uint64_t tokens_max, std::span<const BlockKey> keys,
+                                             std::optional<BlockChain> chain) {
   if (tokens_max == 0 || tokens_max > parts_.info.context_tokens_max) {
     return Error{Code::kInvalidArgument, fmt::format("a sequence of {} tokens; this engine takes 1 to {}",
                                                      tokens_max, parts_.info.context_tokens_max)};
@@ -83,10 +106,17 @@ Result<SequenceId> OpenvinoEngine::open(std::uint64_t tokens_max) {
     return Error{Code::kExhausted, fmt::format("all {} sequences are open", parts_.options.sequences_max)};
   }
   reclaim();
-  ISTHMUS_TRY(auto blocks, pool_.acquire((tokens_max + kBlockTokens - 1) / kBlockTokens));
-  Sequence sequence{
-      .blocks = std::make_shared<SequenceBlocks>(), .tokens_max = tokens_max, .length = 0, .bound = {}};
-  sequence.blocks->blocks = std::move(blocks);
+  ISTHMUS_TRY(BlockPool::Acquired acquired,
+              pool_.acquire((tokens_max + kBlockTokens - 1) / kBlockTokens, keys));
+  const std::uint64_t known = acquired.known * kBlockTokens;
+  if (known > 0) chain = BlockChain(keys[acquired.known - 1]);
+  Sequence sequence{.blocks = std::make_shared<SequenceBlocks>(),
+                    .tokens_max = tokens_max,
+                    .length = known,
+                    .bound = {},
+                    .chain = chain,
+                    .shared = known};
+  sequence.blocks->blocks = std::move(acquired.blocks);
   sequence.blocks->memory = parts_.memory;
   // An id comes back after 2^32 sequences; those still open then are passed over.
   while (next_sequence_ == 0 || sequences_.contains(next_sequence_)) ++next_sequence_;
@@ -167,12 +197,32 @@ Status OpenvinoEngine::check_items(std::span<const StepItem> items) {
   return ok_status();
 }
 
+void OpenvinoEngine::check_writable(const Sequence& sequence, std::uint64_t tokens) const {
+  const std::uint64_t end = (sequence.length + tokens + kBlockTokens - 1) / kBlockTokens;
+  for (std::uint64_t block = sequence.length / kBlockTokens; block < end; ++block)
+    ISTHMUS_CHECK(pool_.is_writable(sequence.blocks->blocks[block]));
+}
+
+// Only blocks that one step has filled: a token that was decoded, or a block that was requantised on the way,
+// has other last bits than a prompt's.
+void OpenvinoEngine::share_blocks(Sequence& sequence, std::span<const TokenId> tokens) {
+  if (!sequence.chain) return;
+  if (sequence.length != sequence.shared) return sequence.chain.reset();
+  while (tokens.size() >= kBlockTokens) {
+    std::uint32_t& block = sequence.blocks->blocks[sequence.shared / kBlockTokens];
+    block = pool_.share(block, sequence.chain->append(tokens.first(kBlockTokens)));
+    sequence.shared += kBlockTokens;
+    tokens = tokens.subspan(kBlockTokens);
+  }
+}
+
 Result<StepOutput> OpenvinoEngine::step(std::span<const StepItem> items) {
   ISTHMUS_TRY(check_items(items));
   std::vector<BatchItem> batch;
   std::uint64_t rows = 0;
   for (const StepItem& item : items) {
     const Sequence& sequence = sequences_.at(item.sequence);
+    check_writable(sequence, item.tokens.size());
     batch.push_back({.tokens = item.tokens,
                      .past = sequence.length,
                      .blocks = sequence.blocks->blocks,
@@ -182,7 +232,9 @@ Result<StepOutput> OpenvinoEngine::step(std::span<const StepItem> items) {
   forward_ = make_forward(batch, padding_block_);
   ISTHMUS_TRY(const std::span<const float> logits, parts_.model->forward(forward_));
   for (const StepItem& item : items) {
-    sequences_.at(item.sequence).length += item.tokens.size();
+    Sequence& sequence = sequences_.at(item.sequence);
+    share_blocks(sequence, item.tokens);
+    sequence.length += item.tokens.size();
     tokens_computed_ += item.tokens.size();
   }
   return StepOutput{.logits = logits.first(rows * parts_.info.vocabulary), .rows = rows};

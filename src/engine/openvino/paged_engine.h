@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/api/block_chain.h"
 #include "engine/api/engine.h"
 #include "engine/openvino/batch.h"
 #include "engine/openvino/block_pool.h"
@@ -35,6 +36,10 @@ struct Sequence {
   std::uint64_t tokens_max = 0;
   std::uint64_t length = 0;
   std::optional<kv::TokenRange> bound;  // Others may write this range; no step until adopt().
+  // Of the blocks of [0, shared), which others may hold too; none once a block was filled by several steps,
+  // and of sequences that don't share.
+  std::optional<BlockChain> chain;
+  std::uint64_t shared = 0;
 };
 
 // What make_openvino has loaded and checked.
@@ -48,7 +53,7 @@ struct EngineParts {
 };
 
 // The engine over its checked parts. Thread: one, as Engine says; exports may go away on any.
-class OpenvinoEngine : public Engine, public KvSource, public KvSink {
+class OpenvinoEngine : public Engine, public KvSource, public KvSink, public PrefixKeeper {
  public:
   explicit OpenvinoEngine(EngineParts parts);
 
@@ -63,17 +68,27 @@ class OpenvinoEngine : public Engine, public KvSource, public KvSink {
 
   KvSource* kv_source() override { return this; }
   KvSink* kv_sink() override { return this; }
+  PrefixKeeper* prefix_keeper() override { return this; }
 
   Result<std::unique_ptr<ExportedKv>> export_range(SequenceId sequence, kv::TokenRange range) override;
   Result<std::vector<kv::Binding>> bind(SequenceId sequence, kv::TokenRange range) override;
   Status adopt(SequenceId sequence, kv::TokenRange range) override;
+  Result<SequenceId> open_known(std::uint64_t tokens_max, std::span<const TokenId> prompt,
+                                const std::optional<std::string>& salt) override;
 
  private:
+  // Room for `tokens_max`, the blocks of `keys` first as far as they are known.
+  Result<SequenceId> open_over(std::uint64_t tokens_max, std::span<const BlockKey> keys,
+                               std::optional<BlockChain> chain);
   Result<Sequence*> find(SequenceId sequence);
   // Blocks of closed sequences whose last export is gone.
   void reclaim();
   Status check_items(std::span<const StepItem> items);
   Status check_item(const StepItem& item);
+  // Stops the process if a block that `tokens` more would be written to isn't the sequence's alone.
+  void check_writable(const Sequence& sequence, std::uint64_t tokens) const;
+  // `tokens` were computed behind what was there: full blocks of theirs are shared from now on.
+  void share_blocks(Sequence& sequence, std::span<const TokenId> tokens);
   // The last block of `range` isn't full, and the engine would requantise it in the next step.
   bool is_unsettled(const Sequence& sequence, kv::TokenRange range) const;
   kv::Binding binding_of(const Sequence& sequence, kv::TokenRange range) const;
