@@ -48,6 +48,10 @@ std::uint64_t Service::Answer::prompt_tokens() const {
   return tokens;
 }
 
+void Service::Answer::known(std::size_t choice, std::uint64_t tokens) {
+  if (choice % prepared_->request.n == 0) cached_tokens_ += tokens;
+}
+
 void Service::Answer::begin(const std::string& route) {
   if (!route_.empty()) return;
   route_ = route;
@@ -81,7 +85,7 @@ void Service::Answer::finish(std::size_t choice, FinishReason reason, std::uint6
   tokens_ += tokens;
   if (is_streaming_) exchange_->write(writer_.finish_event(choice, reason));
   if (++finished_ < choices_.size()) return;
-  const Usage usage{prompt_tokens(), tokens_};
+  const Usage usage{prompt_tokens(), tokens_, cached_tokens_};
   if (is_streaming_) {
     if (prepared_->request.include_usage) exchange_->write(writer_.usage_event(usage));
     exchange_->write(AnswerWriter::done_event());

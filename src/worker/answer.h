@@ -20,7 +20,8 @@ class Service::Answer : public std::enable_shared_from_this<Service::Answer> {
   const std::shared_ptr<const Prepared>& prepared() const { return prepared_; }
   // By its generations. `part`: what has become certain of a choice. The last choice's end ends the answer,
   // an error of any does so at once; the caller may be gone afterwards.
-  void begin(const std::string& route);  // A first token, or an end without one.
+  void known(std::size_t choice, std::uint64_t tokens);  // Of its prompt, whose state was here already.
+  void begin(const std::string& route);                  // A first token, or an end without one.
   void tell(std::size_t choice, const Choice& part);
   void finish(std::size_t choice, FinishReason reason, std::uint64_t tokens);
   void fail(const Error& why, Duration retry_after, const std::string& route);
@@ -40,8 +41,9 @@ class Service::Answer : public std::enable_shared_from_this<Service::Answer> {
   std::vector<Choice> choices_;                           // Whole if they aren't streamed.
   std::vector<std::size_t> characters_;                   // Told of each choice.
   std::size_t finished_ = 0;
-  std::uint64_t tokens_ = 0;  // Of finished choices.
-  std::string route_;         // Of the first choice that has begun; "" before.
+  std::uint64_t tokens_ = 0;         // Of finished choices.
+  std::uint64_t cached_tokens_ = 0;  // Of the prompts, each as its first choice found it.
+  std::string route_;                // Of the first choice that has begun; "" before.
   bool is_streaming_ = false;
   Instant begun_at_;
 };

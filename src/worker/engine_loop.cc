@@ -229,13 +229,20 @@ void EngineLoop::expire(Instant at) {
   }
 }
 
+Result<engine::SequenceId> EngineLoop::open(const Waiter& waiter) {
+  engine::PrefixKeeper* const keeper = engine_->prefix_keeper();
+  if (waiter.task == nullptr || keeper == nullptr) return engine_->open(waiter.tokens_max);
+  const Job& job = waiter.task->job;
+  return keeper->open_known(waiter.tokens_max, job.prompt, job.salt);
+}
+
 // In order of arrival; the first that doesn't fit stops the rest, so that a large request isn't overtaken for
 // ever.
 void EngineLoop::start_waiting() {
   while (!waiting_.empty()) {
     Waiter& waiter = waiting_.front();
     if (scheduler_.size() >= info_.sequences_max) return;
-    Result<engine::SequenceId> opened = engine_->open(waiter.tokens_max);
+    Result<engine::SequenceId> opened = open(waiter);
     if (opened.code() == Code::kExhausted && engine_->usage().sequences > 0) return;
     Waiter started = std::move(waiter);
     waiting_.pop_front();
@@ -250,6 +257,7 @@ void EngineLoop::start_waiting() {
     if (started.task) {
       started.task->sequence = *opened;
       started.task->is_open = true;
+      started.task->computed = engine_->length(*opened);
       open_task(started.task);
       continue;
     }
@@ -276,6 +284,11 @@ void EngineLoop::open_task(const std::shared_ptr<Task>& task) {
     task->generated.clear();
     accept_token(*task, {first});
     if (!tasks_.contains(task->id)) return;  // The first token ended it.
+  } else {
+    if (engine_->prefix_keeper() != nullptr) counted_.prefix_tokens_queried += prompt;
+    counted_.prefix_tokens_known += task->computed;
+    if (task->kind == Kind::kGenerate)
+      deliver(*task, [known = task->computed](Task& t) { t.events.on_started(known); });
   }
   const Status added = scheduler_.add(task->id, prompt, task->computed);
   if (!added.ok()) fail_task(*task, added.error());

@@ -38,6 +38,9 @@ struct GeneratedToken {
 
 // What a job reports, on the net loop's thread, in order. After on_finished or on_failed nothing follows.
 struct JobEvents {
+  // Before the first token; not of a state that was handed over. `known`: tokens of the prompt whose state
+  // was here already.
+  std::function<void(std::uint64_t known)> on_started;
   std::function<void(const GeneratedToken&)> on_token;  // End-of-generation tokens aren't reported.
   std::function<void(FinishReason)> on_finished;
   std::function<void(Error)> on_failed;
@@ -56,6 +59,7 @@ struct Job {
   std::optional<std::uint32_t> scores{};  // Tell how likely each token was, and so many of the likeliest.
   std::uint64_t tokens_max = 0;           // To generate, at least 1.
   Instant deadline = kFarFuture;          // deadline_exceeded (or exhausted, if it never got room) after it.
+  std::optional<std::string> salt{};      // The prompt's state is shared with jobs of an equal one alone.
 };
 
 // An open sequence of the engine with its memory bound, waiting to be filled from outside.
@@ -74,6 +78,8 @@ struct EngineLoopStats {
   std::uint64_t prompt_tokens_computed = 0;  // By prefill of this worker, of any kind of job.
   std::uint64_t tokens_generated = 0;
   std::uint64_t prompt_tokens_adopted = 0;  // Of handed-over states.
+  // Of prompts that the engine was asked to know the beginning of; and how many it knew.
+  std::uint64_t prefix_tokens_queried = 0, prefix_tokens_known = 0;
   std::uint32_t jobs_running = 0, jobs_waiting = 0;
 };
 
@@ -124,6 +130,7 @@ class EngineLoop {
   // Engine thread.
   bool run_commands(bool may_wait);
   void start_waiting();
+  Result<engine::SequenceId> open(const Waiter& waiter);
   void expire(Instant at);
   void open_task(const std::shared_ptr<Task>& task);
   void step();

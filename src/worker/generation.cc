@@ -153,12 +153,16 @@ Job Service::Generation::job() const {
           .sampling = sampling,
           .scores = prepared_->request.logprobs,
           .tokens_max = prepared_->tokens_max,
-          .deadline = prepared_->deadline};
+          .deadline = prepared_->deadline,
+          .salt = prepared_->request.cache_salt};
 }
 
 JobEvents Service::Generation::events() {
   const auto self = shared_from_this();
   JobEvents events;
+  events.on_started = [self](std::uint64_t known) {
+    if (!self->is_over_) self->answer_.known(self->choice_, known);
+  };
   events.on_token = [self](const GeneratedToken& token) { self->on_token(token); };
   events.on_finished = [self](FinishReason reason) {
     self->job_.reset();

@@ -54,6 +54,9 @@ class Reader {
     request.stream = stream.value_or(false);
     ISTHMUS_TRY(const auto usage, get<bool>("stream_options.include_usage"));
     request.include_usage = usage.value_or(false);
+    ISTHMUS_TRY(request.cache_salt, get<std::string>("cache_salt"));
+    if (request.cache_salt && (request.cache_salt->empty() || request.cache_salt->size() > kSaltBytesMax))
+      return bad(fmt::format("'cache_salt' must have between 1 and {} bytes", kSaltBytesMax));
     ISTHMUS_TRY(read_transfer(request.transfer));
     field_.clear();
     return request;
@@ -343,7 +346,8 @@ json::Value completion_logprobs(std::span<const ScoredToken> tokens, std::size_t
 json::Value usage_json(const Usage& usage) {
   return json::object({{"prompt_tokens", usage.prompt_tokens},
                        {"completion_tokens", usage.completion_tokens},
-                       {"total_tokens", usage.prompt_tokens + usage.completion_tokens}});
+                       {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+                       {"prompt_tokens_details", json::object({{"cached_tokens", usage.cached_tokens}})}});
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ namespace isthmus::worker {
 
 inline constexpr std::size_t kEndpointsMax = 16;  // Of an agent, in a request.
 inline constexpr std::size_t kChoicesMax = 32;    // Of a request: prompts times n.
+inline constexpr std::size_t kSaltBytesMax = 256;
 
 enum class Api : std::uint8_t { kCompletions, kChat };
 
@@ -47,6 +48,7 @@ struct CompletionRequest {
   std::vector<std::string> stop;  // At most 4, not empty.
   bool stream = false;
   bool include_usage = false;
+  std::optional<std::string> cache_salt;  // The prompts' state is shared with requests of an equal one alone.
   TransferField transfer;
 
   std::size_t choices() const { return prompts.size() * n; }
@@ -62,6 +64,7 @@ Result<CompletionRequest> parse_completion(std::string_view body, Api api, std::
 struct Usage {
   std::uint64_t prompt_tokens = 0;
   std::uint64_t completion_tokens = 0;
+  std::uint64_t cached_tokens = 0;  // Of prompt_tokens: whose state was here already.
 };
 
 struct LikelyToken {

@@ -40,6 +40,8 @@ TEST(OpenAiRequest, BadValuesAreRefusedByField) {
       {Api::kCompletions, R"({"prompt":"a","stream":"yes"})", Code::kInvalidArgument, "stream"},
       {Api::kCompletions, R"({"prompt":"a","n":0})", Code::kInvalidArgument, "n"},
       {Api::kCompletions, R"({"prompt":"a","n":33})", Code::kInvalidArgument, "n"},
+      {Api::kCompletions, R"({"prompt":"a","cache_salt":""})", Code::kInvalidArgument, "cache_salt"},
+      {Api::kCompletions, R"({"prompt":"a","cache_salt":7})", Code::kInvalidArgument, "cache_salt"},
       {Api::kCompletions, R"({"prompt":"a","best_of":2})", Code::kUnsupported, "best_of"},
       {Api::kCompletions, R"({"prompt":"a","echo":true})", Code::kUnsupported, "echo"},
       {Api::kCompletions, R"({"prompt":"a","logprobs":21})", Code::kInvalidArgument, "logprobs"},
@@ -75,6 +77,7 @@ TEST(OpenAiRequest, KnownFieldsAreReadAndUnknownOnesIgnored) {
       R"({"model":"m","prompt":"hello","max_tokens":5,"temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.1,
           "seed":-3,"stop":"x","stream":true,"stream_options":{"include_usage":true},"new_field":[1],
           "presence_penalty":0.25,"frequency_penalty":0.5,"tools":[],"response_format":{"type":"text"},"n":1,
+          "cache_salt":"mine",
           "kv_transfer_params":{"do_remote_prefill":true,"isthmus_ticket":"t","isthmus_endpoints":["h:1"],
           "isthmus_on_failure":"fail"}})",
       Api::kCompletions, field);
@@ -89,6 +92,7 @@ TEST(OpenAiRequest, KnownFieldsAreReadAndUnknownOnesIgnored) {
   EXPECT_EQ(parsed->stop, std::vector<std::string>{"x"});
   EXPECT_TRUE(parsed->transfer.do_remote_prefill && parsed->transfer.fail_instead_of_recompute);
   EXPECT_EQ(parsed->transfer.ticket, "t");
+  EXPECT_EQ(parsed->cache_salt, "mine");
 }
 
 TEST(OpenAiRequest, PromptsAreTextsOrTokenIdsAloneOrInABatch) {
@@ -104,6 +108,19 @@ TEST(OpenAiRequest, PromptsAreTextsOrTokenIdsAloneOrInABatch) {
   EXPECT_EQ(std::get<1>(mixed->prompts[1]), (std::vector<engine::TokenId>{5, 6}));
   EXPECT_EQ(mixed->choices(), 6u);
   EXPECT_FALSE(mixed->fits_a_handoff());
+}
+
+TEST(OpenAiRequest, ASaltHasABound) {
+  std::string field;
+  const auto code = [&](std::size_t bytes) {
+    const std::string salt(bytes, 'x');
+    return parse_completion(fmt::format(R"({{"prompt":"a","cache_salt":"{}"}})", salt), Api::kCompletions,
+                            field)
+        .code();
+  };
+  EXPECT_EQ(code(kSaltBytesMax), Code::kOk);
+  EXPECT_EQ(code(kSaltBytesMax + 1), Code::kInvalidArgument);
+  EXPECT_EQ(field, "cache_salt");
 }
 
 TEST(OpenAiRequest, LogprobsAreACountForCompletionsAndAFlagForChat) {
@@ -130,8 +147,9 @@ Choice said(std::string text) {
 
 TEST(OpenAiAnswer, StreamEventsAreValidJsonInOpenAiShape) {
   const AnswerWriter writer(Api::kChat, "1", "m", 5);
-  for (const std::string& event : {writer.first_event(0), writer.text_event(0, said("a\"b"), 0),
-                                   writer.finish_event(0, FinishReason::kStop), writer.usage_event({3, 4})}) {
+  for (const std::string& event :
+       {writer.first_event(0), writer.text_event(0, said("a\"b"), 0),
+        writer.finish_event(0, FinishReason::kStop), writer.usage_event({3, 4, 0})}) {
     ASSERT_TRUE(event.starts_with("data: ") && event.ends_with("\n\n"));
     const auto value = json::parse(std::string_view(event).substr(6, event.size() - 8));
     ASSERT_TRUE(value.ok()) << event;
@@ -142,12 +160,13 @@ TEST(OpenAiAnswer, StreamEventsAreValidJsonInOpenAiShape) {
   EXPECT_EQ(*text->find("choices.0.delta.content")->as_string(), "x");
   EXPECT_EQ(text->find("choices.0.index")->as_int(), 2);
   const std::vector<Choice> choices = {{"one", {}, FinishReason::kLength}, {"two", {}, FinishReason::kStop}};
-  const auto whole = json::parse(writer.whole(choices, {3, 4}, {}));
+  const auto whole = json::parse(writer.whole(choices, {3, 4, 2}, {}));
   EXPECT_EQ(*whole->find("choices.0.message.content")->as_string(), "one");
   EXPECT_EQ(*whole->find("choices.1.message.content")->as_string(), "two");
   EXPECT_EQ(whole->find("choices.1.index")->as_int(), 1);
   EXPECT_TRUE(whole->find("choices.0.logprobs")->is_null());
   EXPECT_EQ(whole->find("usage.total_tokens")->as_int(), 7);
+  EXPECT_EQ(whole->find("usage.prompt_tokens_details.cached_tokens")->as_int(), 2);
 }
 
 // A token that is half a character has its bytes; offsets count characters.

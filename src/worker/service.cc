@@ -270,7 +270,8 @@ void Service::start_prefill(const std::shared_ptr<http::Exchange>& exchange, Pre
     wire_prefill(prefill, {.prompt = prompt,
                            .sampling = prepared.request.sampling,
                            .tokens_max = 1,
-                           .deadline = prepared.deadline});
+                           .deadline = prepared.deadline,
+                           .salt = prepared.request.cache_salt});
     if (prefill->job == 0)
       return refuse(*exchange, {Code::kExhausted, "too many requests are in this worker; retry later"});
     transfer = transfer_of(offered->ticket, prompt.size());
@@ -278,7 +279,7 @@ void Service::start_prefill(const std::shared_ptr<http::Exchange>& exchange, Pre
   http::Response response{
       .status = 200,
       .headers = {{"Content-Type", "application/json"}, {"X-Request-Id", prepared.request_id}},
-      .body = writer_of(prepared).whole(std::array{Choice{}}, {prompt.size(), 0}, std::move(transfer))};
+      .body = writer_of(prepared).whole(std::array{Choice{}}, {prompt.size(), 0, 0}, std::move(transfer))};
   exchange->send(std::move(response));
 }
 
@@ -420,11 +421,17 @@ http::Response Service::metrics() {
         stats.prompt_tokens_adopted, shown_.prompt_tokens_adopted);
   count("isthmus_tokens_generated_total", "Tokens sampled or taken over as first token",
         stats.tokens_generated, shown_.tokens_generated);
+  count("isthmus_prefix_cache_query_tokens_total", "Prompt tokens looked up among those computed before",
+        stats.prefix_tokens_queried, shown_.prefix_tokens_queried);
+  count("isthmus_prefix_cache_hit_tokens_total", "Prompt tokens whose state was here already",
+        stats.prefix_tokens_known, shown_.prefix_tokens_known);
   const auto set = [&](const char* name, const char* help, double value, const MetricLabels& labels = {}) {
     metrics_.gauge(name, help, labels).set(value);
   };
   set("isthmus_engine_sequences", "Open sequences of the engine", stats.usage.sequences);
   set("isthmus_engine_blocks_used", "KV blocks in use", static_cast<double>(stats.usage.blocks_used));
+  set("isthmus_engine_blocks_kept", "KV blocks of computed prompts that nobody holds",
+      static_cast<double>(stats.usage.blocks_kept));
   set("isthmus_engine_kv_bytes_used", "KV memory in use", static_cast<double>(stats.usage.kv_bytes_used));
   set("isthmus_jobs_running", "Jobs in the engine", stats.jobs_running);
   set("isthmus_jobs_waiting", "Jobs that wait for the engine", stats.jobs_waiting);

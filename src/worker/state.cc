@@ -99,6 +99,7 @@ json::Value engine_of(const EngineLoop& engine) {
                        {"sequences_open", stats.usage.sequences},
                        {"sequences_max", info.sequences_max},
                        {"blocks_used", stats.usage.blocks_used},
+                       {"blocks_kept", stats.usage.blocks_kept},
                        {"blocks_total", stats.usage.blocks_total},
                        {"kv_bytes_used", stats.usage.kv_bytes_used},
                        {"kv_bytes_total", stats.usage.kv_bytes_total},
@@ -106,6 +107,8 @@ json::Value engine_of(const EngineLoop& engine) {
                        {"jobs_waiting", stats.jobs_waiting},
                        {"prompt_tokens_computed", stats.prompt_tokens_computed},
                        {"prompt_tokens_adopted", stats.prompt_tokens_adopted},
+                       {"prefix_tokens_queried", stats.prefix_tokens_queried},
+                       {"prefix_tokens_known", stats.prefix_tokens_known},
                        {"tokens_generated", stats.tokens_generated},
                        {"sequences", std::move(sequences)}});
 }

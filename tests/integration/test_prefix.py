@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prompts that begin alike: what is known of them is not computed again, and no byte of an answer changes."""
+
+import concurrent.futures
+import itertools
+import random
+
+import pytest
+from conftest import MODEL, Server, wait_for
+
+BLOCK = 32
+TOKENS = 12
+SALTS = (f"cold {number}" for number in itertools.count())
+WAYS = [{"temperature": 0}, {"temperature": 0.9, "top_p": 0.95, "seed": 77}]
+
+
+@pytest.fixture(scope="module")
+def worker():
+    server = Server(["worker", "--engine", "openvino", "--kv", "f32", "--model", MODEL])
+    try:
+        yield server.start()
+    finally:
+        server.close()
+
+
+def prompt_of(length, kind=0):
+    return random.Random(kind).choices(range(300, 40000), k=length)
+
+
+def ask(server, prompt, salt, **more):
+    body = {"prompt": prompt, "cache_salt": salt, "max_tokens": TOKENS, **WAYS[0], **more}
+    if salt is None:
+        del body["cache_salt"]
+    answer = server.post("/v1/completions", body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def texts(answer):
+    return [(choice["text"], choice["finish_reason"]) for choice in answer["choices"]]
+
+
+def cached(answer):
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def cold(server, prompt, **more):
+    """The answer with nothing known: under a salt of its own."""
+    answer = ask(server, prompt, next(SALTS), **more)
+    assert cached(answer) == 0
+    return texts(answer)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["greedy", "sampled"])
+def test_a_known_beginning_changes_no_byte(worker, way):
+    salt, base = f"edges {way}", prompt_of(290)
+    ask(worker, base, salt, max_tokens=1)
+    for length in [2, 33, 34, 64, 65, 66, 95, 96, 97, 98, 255, 256, 257, 258, 290]:
+        warm = ask(worker, base[:length], salt, **way)
+        assert cached(warm) == (length - 2) // BLOCK * BLOCK
+        assert texts(warm) == cold(worker, base[:length], **way), f"{length} tokens"
+    for common in [31, 32, 33, 128]:
+        prompt = base[:common] + prompt_of(40, common)
+        warm = ask(worker, prompt, salt, **way)
+        assert cached(warm) == common // BLOCK * BLOCK
+        assert texts(warm) == cold(worker, prompt, **way), f"{common} tokens in common"
+
+
+def test_many_at_once_over_one_beginning_answer_as_alone(worker):
+    prompts = [prompt_of(200) + prompt_of(5 * number, number) for number in range(12)]
+    alone = [cold(worker, prompt) for prompt in prompts]
+    ask(worker, prompts[0], "many", max_tokens=1)
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(lambda prompt: ask(worker, prompt, "many"), prompts))
+    assert [texts(answer) for answer in answers] == alone
+    assert all(cached(answer) >= 192 for answer in answers)
+    wait_for("the worker at baseline", worker.is_at_baseline)
+
+
+def test_clients_that_leave_in_the_middle_leave_nothing_wrong(worker):
+    prompt = prompt_of(1500, 5)
+    expected = cold(worker, prompt)
+    for lines in (0, 3):
+        answer = worker.post(
+            "/v1/completions",
+            {"prompt": prompt, "cache_salt": "left", "max_tokens": 200, "temperature": 0, "stream": True},
+            stream=True,
+        )
+        for _, _ in zip(range(lines), answer.iter_lines(), strict=False):
+            pass
+        answer.close()
+        wait_for("the worker at baseline", worker.is_at_baseline)
+        assert texts(ask(worker, prompt, "left")) == expected
+
+
+def test_only_equal_salts_share(worker):
+    prompt = prompt_of(100, 9)
+    for salt in ("a tenant", "another", None):
+        assert cached(ask(worker, prompt, salt)) == 0
+    for salt in ("a tenant", "another", None):
+        assert cached(ask(worker, prompt, salt)) == 96
+    refused = worker.post("/v1/completions", {"prompt": prompt, "cache_salt": ""})
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "cache_salt"
+
+
+def test_a_chat_goes_on_where_it_was(worker):
+    talk = [{"role": "system", "content": "You are brief. " * 20}, {"role": "user", "content": "Say hello."}]
+    body = {"messages": talk, "max_tokens": 8, "temperature": 0}
+    first = worker.post("/v1/chat/completions", body).json()
+    talk += [first["choices"][0]["message"], {"role": "user", "content": "Now say goodbye."}]
+    asked = worker.metric("isthmus_prefix_cache_query_tokens_total")
+    hit = worker.metric("isthmus_prefix_cache_hit_tokens_total")
+    computed = worker.metric("isthmus_prompt_tokens_computed_total")
+    second = worker.post("/v1/chat/completions", body).json()
+    usage = second["usage"]
+    assert cached(second) >= first["usage"]["prompt_tokens"] // BLOCK * BLOCK > 0
+    assert worker.metric("isthmus_prefix_cache_query_tokens_total") == asked + usage["prompt_tokens"]
+    assert worker.metric("isthmus_prefix_cache_hit_tokens_total") == hit + cached(second)
+    computed += usage["prompt_tokens"] - cached(second)
+    assert worker.metric("isthmus_prompt_tokens_computed_total") == computed
+    assert worker.metric("isthmus_engine_blocks_kept") > 0
+    salted = worker.post("/v1/chat/completions", {**body, "cache_salt": next(SALTS)}).json()
+    assert cached(salted) == 0
+    assert salted["choices"] == second["choices"]
+
+
+def test_a_state_over_a_known_beginning_is_handed_over(make_fleet):
+    fleet = make_fleet(prefill="openvino:f32", decode="openvino:f32")
+    base = prompt_of(300, 3)
+    prompts = [base + prompt_of(length, length) for length in (2, 30, 300)]
+    alone = [cold(fleet.decode, prompt) for prompt in prompts]
+    computed = fleet.decode.metric("isthmus_prompt_tokens_computed_total")
+    ask(fleet.router, base, "pair")
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        answers = list(pool.map(lambda prompt: ask(fleet.router, prompt, "pair"), prompts))
+    assert [texts(answer) for answer in answers] == alone
+    assert fleet.prefill.metric("isthmus_prefix_cache_hit_tokens_total") == 3 * 288
+    assert fleet.decode.metric("isthmus_prompt_tokens_computed_total") == computed
+    wait_for("both at baseline", lambda: fleet.decode.is_at_baseline() and fleet.prefill.is_at_baseline())
