@@ -174,10 +174,11 @@ void EngineLoop::post(std::function<void()> command) {
 }
 
 void EngineLoop::thread_main() {
-  while (run_commands(scheduler_.next().empty())) {
+  bool has_run = false;  // What a step has ended may be room for those who wait.
+  while (run_commands(!has_run && scheduler_.next().empty())) {
     expire(now());
     start_waiting();
-    step();
+    has_run = step();
     remember_stats();
   }
 }
@@ -294,9 +295,9 @@ void EngineLoop::open_task(const std::shared_ptr<Task>& task) {
   if (!added.ok()) fail_task(*task, added.error());
 }
 
-void EngineLoop::step() {
+bool EngineLoop::step() {
   const std::vector<scheduler::Item> items = scheduler_.next();
-  if (items.empty()) return;
+  if (items.empty()) return false;
   std::vector<engine::StepItem> batch;
   for (const scheduler::Item& item : items) {
     const Task& task = *tasks_.at(item.request);
@@ -309,7 +310,7 @@ void EngineLoop::step() {
   if (!output.ok()) {
     ISTHMUS_LOG(kError, "engine step failed", "why=\"{}\"", output.error().text());
     for (const scheduler::Item& item : items) fail_task(*tasks_.at(item.request), output.error());
-    return;
+    return true;
   }
   scheduler_.ran(items);
   std::uint64_t row = 0;
@@ -333,6 +334,7 @@ void EngineLoop::step() {
     if (const auto top = task->job.scores) generated.scores = engine::score(logits, *token, *top);
     accept_token(*task, std::move(generated));
   }
+  return true;
 }
 
 // Hands out whole tiles as soon as they are computed, and the rest with the end of the prompt.

@@ -133,7 +133,7 @@ class EngineLoop {
   Result<engine::SequenceId> open(const Waiter& waiter);
   void expire(Instant at);
   void open_task(const std::shared_ptr<Task>& task);
-  void step();
+  bool step();  // False: there was nothing to run.
   void after_prefill_chunk(Task& task, const scheduler::Item& item);
   void accept_token(Task& task, GeneratedToken token);
   void end_task(Task& task);

@@ -100,6 +100,22 @@ TEST(Ends, AConsumerThatDiesWhileDecodingHoldsNothingAtTheProducer) {
   expect_serves(duo);
 }
 
+// --- Requests that wait for room.
+
+TEST(Ends, AWaitingRequestStartsWhenAllThatRanEndInOneStep) {
+  Duo duo("llamacpp:f16", "openvino:f32", [](Node&, Node& d) { d.engine.sequences_max = 1; });
+  duo.d().gate.hold_after(1);
+  const std::string body = completion_body(prompt_of(40), kTokens).dump();
+  const auto first = duo.post(duo.d().http, "/v1/completions", body);
+  ASSERT_TRUE(duo.until([&] { return duo.d().worker->engine().stats().jobs_running == 1; }));
+  const auto second = duo.post(duo.d().http, "/v1/completions", body);
+  ASSERT_TRUE(duo.until([&] { return duo.d().worker->agent().ledger().live() == 2; }));
+  duo.d().gate.open();
+  EXPECT_TRUE(duo.finish(*first).is_whole());
+  EXPECT_TRUE(duo.finish(*second).is_whole());
+  EXPECT_TRUE(duo.settled()) << Duo::holdings(duo.d());
+}
+
 // --- Clients that leave.
 
 TEST(Ends, AClientThatLeavesBeforeTheOpenIsAnsweredLeavesNothing) {
