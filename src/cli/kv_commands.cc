@@ -221,7 +221,9 @@ json::Value comparison_json(const kvs::Comparison& found) {
                                     {"component", one.component},
                                     {"max", one.max},
                                     {"rms", one.rms},
-                                    {"where", one.where}}));
+                                    {"where", one.where},
+                                    {"layers", json::array_of(one.layers)},
+                                    {"layer_rms", json::array_of(one.layer_rms)}}));
   }
   return json::object(
       {{"same_state", found.is_same_state()},
@@ -251,8 +253,11 @@ std::string comparison_text(const kvs::Comparison& found) {
     text += "numbers are stored in unlike ways, so tiles aren't compared\n";
   }
   for (const kvs::NumberDifference& one : found.numbers) {
-    text += fmt::format("group {}, {}: largest difference {:.4g}{}{}, rms {:.3g} of the first's\n", one.group,
+    text += fmt::format("group {}, {}: largest difference {:.4g}{}{}, rms {:.3g} of the first's", one.group,
                         one.component, one.max, one.where.empty() ? "" : " at ", one.where, one.rms);
+    const std::size_t worst = one.worst_layer();
+    text +=
+        one.rms > 0 ? fmt::format(", {:.3g} in layer {}\n", one.layer_rms[worst], one.layers[worst]) : "\n";
   }
   if (!found.not_compared.empty()) text += fmt::format("values aren't compared: {}\n", found.not_compared);
   return text;

@@ -104,6 +104,21 @@ constexpr const char* kInspectExamples =
     "  isthmus kv inspect a.kvs                             whose state a file holds, and which tokens\n"
     "  isthmus kv inspect http://127.0.0.1:8002 --json      the worker's GET /state as it is (spec/state.md)";
 
+constexpr const char* kDoctorPairExamples =
+    "The prefill worker computes a prompt and hands its state over; the decode worker compares each layer "
+    "with\n"
+    "the state that it computes itself. That catches what descriptors can't tell: weights of another model "
+    "of\n"
+    "the same shape, a wrong rope base, a scale applied twice, swapped layers. Exit code 0 if they agree, 7 "
+    "if\n"
+    "not, 3 if there is no answer.\n"
+    "\n"
+    "Examples:\n"
+    "  isthmus doctor pair http://127.0.0.1:8001 http://127.0.0.1:8002\n"
+    "  isthmus doctor pair --json http://p:8001 http://d:8001   one JSON object, each layer's difference in "
+    "it\n"
+    "  isthmus doctor pair --prompt \"$(cat my.txt)\" http://p:8001 http://d:8001";
+
 constexpr const char* kTopExamples =
     "Examples:\n"
     "  isthmus top --fleet fleet.yaml --router http://127.0.0.1:8000\n"
@@ -292,6 +307,15 @@ void add_inspect(CLI::App& app, InspectCommand& inspect) {
   app.footer(kInspectExamples);
 }
 
+void add_doctor_pair(CLI::App& app, DoctorPairCommand& pair) {
+  app.add_option("PREFILL", pair.prefill_url, "Prefill worker, http://HOST:PORT")->required();
+  app.add_option("DECODE", pair.decode_url, "Decode worker, http://HOST:PORT")->required();
+  app.add_option("--prompt", pair.prompt, "Text to compute, 512 tokens at most; else one of the program's")
+      ->type_name("TEXT");
+  app.add_flag("--json", pair.json, "One JSON object");
+  app.footer(kDoctorPairExamples);
+}
+
 void add_top(CLI::App& app, TopCommand& top) {
   app.add_option("URL", top.urls, "Workers: http://HOST:PORT ...");
   app.add_option("--fleet", top.fleet_file, "Fleet file: its workers")->type_name("FILE");
@@ -398,6 +422,7 @@ Parsed parse(const std::vector<std::string>& arguments) {
   FleetCheckCommand check;
   InspectCommand inspect;
   TopCommand top;
+  DoctorPairCommand pair;
   SimCommand sim;
   Texts texts;
   CLI::App* up_app =
@@ -422,6 +447,11 @@ Parsed parse(const std::vector<std::string>& arguments) {
   add_fleet_check(*check_app, check);
   CLI::App* top_app = app.add_subcommand("top", "Workers, handoffs in flight and ledgers, live");
   add_top(*top_app, top);
+  CLI::App* doctor_app = app.add_subcommand("doctor", "Is what runs sound?");
+  doctor_app->require_subcommand(1);
+  CLI::App* pair_app =
+      doctor_app->add_subcommand("pair", "Does a decode worker find the prefill worker's state right?");
+  add_doctor_pair(*pair_app, pair);
   CLI::App* bench_app = app.add_subcommand("bench", kBenchAbout);
   add_bench(*bench_app, bench, texts);
   CLI::App* sim_app = app.add_subcommand("sim", "Simulations");
@@ -437,6 +467,7 @@ Parsed parse(const std::vector<std::string>& arguments) {
   if (worker_app->parsed()) return checked_worker(std::move(worker));
   if (check_app->parsed()) return {std::move(check), kExitOk, ""};
   if (inspect_app->parsed()) return {std::move(inspect), kExitOk, ""};
+  if (pair_app->parsed()) return {std::move(pair), kExitOk, ""};
   if (top_app->parsed()) return checked_top(std::move(top));
   if (sim_handoff_app->parsed()) return {sim, kExitOk, ""};
   if (auto kv = checked_kv(kv_options)) return *std::move(kv);

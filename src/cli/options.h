@@ -24,7 +24,7 @@ inline constexpr int kExitUsage = 2;        // The command line is wrong.
 inline constexpr int kExitCannotStart = 3;  // A file, port, model or child process isn't as needed.
 inline constexpr int kExitProbeFailed = 4;  // An engine's KV isn't what its descriptor says.
 inline constexpr int kExitRejected = 5;     // `kv explain`, `kv convert`: the policy forbids it.
-inline constexpr int kExitFindings = 7;     // `fleet check`, `kv verify`, `kv diff`: there are findings.
+inline constexpr int kExitFindings = 7;     // `fleet check`, `doctor`, `kv verify`, `kv diff`: findings.
 inline constexpr int kExitBarMissed = 6;    // `bench --check`: a figure misses its bar, or a case failed.
 inline constexpr int kExitViolated = 8;     // `sim`: a rule of the protocol was broken.
 
@@ -82,6 +82,12 @@ struct InspectCommand {
   bool json = false;
 };
 
+struct DoctorPairCommand {
+  std::string prefill_url, decode_url;
+  std::string prompt;  // "" for the program's own.
+  bool json = false;
+};
+
 struct TopCommand {
   std::string fleet_file;
   std::vector<std::string> urls;  // Of workers, beside the fleet's.
@@ -99,7 +105,7 @@ struct SimCommand {
 using WorkerCommand = worker::WorkerOptions;
 using Command =
     std::variant<LiveCommand, UpCommand, RouterCommand, WorkerCommand, ExplainCommand, BenchCommand,
-                 FleetCheckCommand, InspectCommand, TopCommand, SimCommand, KvCommand>;
+                 FleetCheckCommand, InspectCommand, DoctorPairCommand, TopCommand, SimCommand, KvCommand>;
 
 struct Parsed {
   std::optional<Command> command;  // Nothing if all is said by `text`.

@@ -144,6 +144,7 @@ int run_program(const std::vector<std::string>& arguments, const Engines& engine
   if (const auto* bench = std::get_if<BenchCommand>(&*parsed.command)) return run_bench(*bench);
   if (const auto* check = std::get_if<FleetCheckCommand>(&*parsed.command)) return run_fleet_check(*check);
   if (const auto* inspect = std::get_if<InspectCommand>(&*parsed.command)) return run_inspect(*inspect);
+  if (const auto* pair = std::get_if<DoctorPairCommand>(&*parsed.command)) return run_doctor_pair(*pair);
   if (const auto* top = std::get_if<TopCommand>(&*parsed.command)) return run_top(*top);
   if (const auto* sim = std::get_if<SimCommand>(&*parsed.command)) return run_sim(*sim);
   if (const auto* kv = std::get_if<KvCommand>(&*parsed.command)) return run_kv(*kv);

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "cli/kv_commands.h"
 #include "cli/print.h"
+#include "doctor/pair.h"
 #include "fleet/fleet.h"
 #include "net/loop.h"
 #include "watch/fleet_report.h"
@@ -128,6 +129,18 @@ int run_inspect(const InspectCommand& command) {
   if (!state.ok()) return fail("kv inspect", state.error());
   print(command.json ? answers[0]->body : watch::inspection(*state, "http://" + endpoint->text()));
   return kExitOk;
+}
+
+int run_doctor_pair(const DoctorPairCommand& command) {
+  const auto prefill = watch::parse_url(command.prefill_url);
+  if (!prefill.ok()) return fail("doctor pair", prefill.error());
+  const auto decode = watch::parse_url(command.decode_url);
+  if (!decode.ok()) return fail("doctor pair", decode.error());
+  const doctor::PairCheck check{.prefill = *prefill, .decode = *decode, .prompt = command.prompt};
+  const auto report = doctor::check_pair(check);
+  if (!report.ok()) return fail("doctor pair", report.error());
+  print(command.json ? report->to_json(check).dump() + "\n" : report->text(check));
+  return report->passed ? kExitOk : kExitFindings;
 }
 
 int run_top(const TopCommand& command) {

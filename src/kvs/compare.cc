@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See compare.h. Numbers are compared as rows of f32, to which both files are converted.
+// See compare.h.
 #include "kvs/compare.h"
 
 #include <fmt/format.h>
@@ -76,84 +76,6 @@ void compare_tiles(const Tiles& a, const Tiles& b, Comparison& comparison) {
   }
 }
 
-// The state as plain rows of f32 of one rank, rope in `pairing` of each component.
-Result<State> as_numbers(const State& state, const kv::Descriptor& pairing) {
-  kv::Descriptor to = state.manifest.descriptor;
-  for (std::size_t g = 0; g < to.groups.size(); ++g) {
-    kv::GroupRepresentation& representation = to.representation[g];
-    representation = {};
-    for (std::size_t c = 0; c < to.groups[g].components.size(); ++c) {
-      kv::Component& component = to.groups[g].components[c];
-      component.value_transforms = pairing.groups[g].components[c].value_transforms;
-      std::erase_if(component.value_transforms,
-                    [](const std::string& one) { return !one.starts_with("rope:"); });
-      representation.layout_text +=
-          fmt::format("{}region R{} per layer = tok head dim {}:f32", c == 0 ? "" : "\n", c, component.name);
-      kv::DecodeForm form;
-      form.component = component.name;
-      form.codes = kv::Format::kF32;
-      form.recipe = "nearest_even";
-      representation.forms.push_back(std::move(form));
-    }
-  }
-  ISTHMUS_TRY(transform::split_ranks(to, {}));
-  kv::Policy policy;
-  policy.exactness = kv::Exactness::kUnqualified;
-  ISTHMUS_TRY(Converted made, convert(state, to, policy));
-  return std::move(made.state);
-}
-
-// Rows of one layer, `[token][head][dim]`.
-std::span<const float> rows_of(const State& state, std::uint32_t group, std::size_t component,
-                               std::uint32_t layer) {
-  const std::string region = fmt::format("R{}", component);
-  for (const kv::RegionMemory& memory : state.ranks[0].groups[group].memory) {
-    if (memory.region == region && memory.layer == layer)
-      return view_as<float>(std::span<const std::byte>(memory.base, memory.bytes));
-  }
-  return {};
-}
-
-NumberDifference compare_component(const State& a, const State& b, std::uint32_t group,
-                                   std::size_t component) {
-  const kv::LayerGroup& shape = a.manifest.descriptor.groups[group];
-  const kv::Component& rows = shape.components[component];
-  const kv::Binding& ours = a.ranks[0].groups[group];
-  const kv::Binding& theirs = b.ranks[0].groups[group];
-  const kv::TokenRange tokens{std::max(ours.valid.begin, theirs.valid.begin),
-                              std::min(ours.valid.end, theirs.valid.end)};
-  NumberDifference found;
-  found.group = group;
-  found.component = rows.name;
-  double squares = 0, of_a = 0;
-  const std::uint64_t width = std::uint64_t{rows.heads} * rows.dim;
-  for (std::uint32_t layer = 0; layer < shape.layers.size() && tokens.begin < tokens.end; ++layer) {
-    const auto x = rows_of(a, group, component, layer).subspan((tokens.begin - ours.first_position) * width);
-    const auto y =
-        rows_of(b, group, component, layer).subspan((tokens.begin - theirs.first_position) * width);
-    for (std::uint64_t i = 0; i < tokens.size() * width; ++i) {
-      const double difference = double{x[i]} - double{y[i]};
-      squares += difference * difference;
-      of_a += double{x[i]} * double{x[i]};
-      if (std::fabs(difference) <= found.max) continue;
-      found.max = std::fabs(difference);
-      found.where = fmt::format("layer {}, head {}, position {}, element {}", shape.layers[layer],
-                                i % width / rows.dim, tokens.begin + i / width, i % rows.dim);
-    }
-  }
-  found.rms = of_a > 0 ? std::sqrt(squares / of_a) : std::sqrt(squares);
-  return found;
-}
-
-bool same_shape(const kv::Descriptor& a, const kv::Descriptor& b) {
-  return std::ranges::equal(a.groups, b.groups, [](const kv::LayerGroup& x, const kv::LayerGroup& y) {
-    return x.layers == y.layers &&
-           std::ranges::equal(x.components, y.components, [](const auto& c, const auto& d) {
-             return c.name == d.name && c.heads == d.heads && c.dim == d.dim;
-           });
-  });
-}
-
 bool same_numbers(const kv::Descriptor& a, const kv::Descriptor& b) {
   for (std::size_t g = 0; g < a.groups.size(); ++g) {
     for (std::size_t c = 0; c < a.groups[g].components.size(); ++c) {
@@ -180,7 +102,7 @@ Result<Comparison> compare(Reader& a, Reader& b, const Progress& progress) {
   Comparison comparison;
   comparison.descriptors = differences;
   comparison.same_tokens = first.manifest.tokens == second.manifest.tokens;
-  if (!same_shape(ours, theirs)) {
+  if (!keep_the_same(ours, theirs)) {
     comparison.not_compared = "the files keep different state";
     return comparison;
   }
@@ -190,15 +112,11 @@ Result<Comparison> compare(Reader& a, Reader& b, const Progress& progress) {
     ISTHMUS_TRY(const Tiles their_tiles, tiles_of(second));
     compare_tiles(our_tiles, their_tiles, comparison);
   }
-  auto x = as_numbers(first, ours);
-  auto y = x.ok() ? as_numbers(second, ours) : Result<State>(x.error());
-  if (!y.ok()) {
-    comparison.not_compared = y.error().text();
-    return comparison;
-  }
-  for (std::uint32_t g = 0; g < ours.groups.size(); ++g) {
-    for (std::size_t c = 0; c < ours.groups[g].components.size(); ++c)
-      comparison.numbers.push_back(compare_component(*x, *y, g, c));
+  auto numbers = compare_numbers(first, second);
+  if (numbers.ok()) {
+    comparison.numbers = *std::move(numbers);
+  } else {
+    comparison.not_compared = numbers.error().text();
   }
   return comparison;
 }

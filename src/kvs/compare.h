@@ -7,18 +7,10 @@
 #include <vector>
 
 #include "base/status.h"
+#include "kvs/numbers.h"
 #include "kvs/state.h"
 
 namespace isthmus::kvs {
-
-// Of one component over all layers, heads and common tokens, value transforms but rope undone.
-struct NumberDifference {
-  std::uint32_t group = 0;
-  std::string component;
-  double max = 0;     // Largest |a - b|.
-  double rms = 0;     // Root mean square of a - b, relative to that of a.
-  std::string where;  // Of the largest: "layer 3, head 1, position 17, element 5"; "" if there is none.
-};
 
 struct Comparison {
   std::vector<kv::Difference> descriptors;

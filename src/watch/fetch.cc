@@ -21,8 +21,10 @@ Gathering::Gathering(net::Loop& loop, const std::vector<Ask>& asks, Duration tim
   }
   for (std::size_t i = 0; i < asks.size(); ++i) {
     http::Request request;
-    request.method = "GET";
+    request.method = asks[i].body.empty() ? "GET" : "POST";
     request.path = asks[i].path;
+    request.body = asks[i].body;
+    if (!request.body.empty()) request.headers.emplace_back("Content-Type", "application/json");
     calls_.push_back(
         http::fetch(*client_, asks[i].to, std::move(request),
                     [this, i](Result<http::Response> answer) { answered(i, std::move(answer)); }));

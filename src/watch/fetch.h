@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many small GETs at once, each with an answer or a reason within a time.
+// Many small requests at once, each with an answer or a reason within a time.
 #pragma once
 
 #include <functional>
@@ -17,6 +17,7 @@ namespace isthmus::watch {
 struct Ask {
   net::Endpoint to;
   std::string path;
+  std::string body{};  // JSON: POST; without: GET.
 };
 using Answers = std::vector<Result<http::Response>>;  // In the order of the asks.
 

@@ -165,6 +165,13 @@ void EngineLoop::release(engine::SequenceId destination) {
   post([this, destination] { engine_->close(destination); });
 }
 
+void EngineLoop::borrow(std::function<void(engine::Engine&)> use, std::function<void()> done) {
+  post([this, use = std::move(use), done = std::move(done)] {
+    use(*engine_);
+    events_.post(done);
+  });
+}
+
 void EngineLoop::post(std::function<void()> command) {
   {
     const std::lock_guard lock(mutex_);

@@ -118,6 +118,9 @@ class EngineLoop {
   Result<JobId> resume(engine::SequenceId destination, Job job, engine::TokenId first, JobEvents events);
   // No event of this job is delivered after it returns. Unknown ids are ignored.
   void cancel(JobId job);
+  // `use` runs between two steps on the engine's thread, so nobody else's sequence moves meanwhile; then
+  // `done`.
+  void borrow(std::function<void(engine::Engine&)> use, std::function<void()> done);
 
  private:
   enum class Kind : std::uint8_t { kGenerate, kPrefill, kResume };

@@ -41,74 +41,31 @@ void Service::Generation::start() {
 
 void Service::Generation::start_fetch() {
   const auto self = shared_from_this();
-  handoff::FetchEvents events;
-  events.reserve = [self](kv::TokenRange range, std::function<void(Result<std::vector<kv::Binding>>)> done) {
-    self->reserve(range, std::move(done));
-  };
-  events.release = [self] {
-    self->service_.engine_.release(self->destination_.value());
-    self->destination_.reset();
-  };
-  events.owned = [self](const handoff::SealInfo& seal, handoff::GrantId grant,
-                        const handoff::Ending& ending) {
-    self->fetch_.reset();
-    self->owned(seal, grant, ending);
-  };
-  events.ended = [self](const handoff::SealInfo* seal, const handoff::Ending& ending) {
-    self->fetch_.reset();
-    self->handoff_ended(seal, ending);
-  };
-  Result<handoff::FetchId> fetch =
-      service_.agent_.fetch({.ticket = prepared_->request.transfer.ticket,
-                             .endpoints = prepared_->request.transfer.endpoints,
-                             .is_pushed = prepared_->request.transfer.is_pushed,
-                             .prompt = kv::TokenChain(prompt_),
-                             .destination = service_.amount_of(prompt_.size() + prepared_->tokens_max),
-                             .deadline = prepared_->deadline},
-                            std::move(events));
-  if (!fetch.ok()) return handoff_failed(fetch.error());
-  fetch_ = *fetch;
+  auto incoming = Incoming::start(
+      service_, prepared_->request.transfer, prompt_, prompt_.size() + prepared_->tokens_max,
+      prepared_->deadline,
+      {.arrived = [self](const Arrived& state) { self->arrived(state); },
+       .ended = [self](const handoff::SealInfo* seal,
+                       const handoff::Ending& ending) { self->handoff_ended(seal, ending); }});
+  if (!incoming.ok()) return handoff_failed(incoming.error());
+  incoming_ = *std::move(incoming);
 }
 
-void Service::Generation::reserve(kv::TokenRange range,
-                                  std::function<void(Result<std::vector<kv::Binding>>)> done) {
-  service_.engine_.reserve(
-      prompt_.size() + prepared_->tokens_max, range, prepared_->deadline,
-      [self = shared_from_this(), done = std::move(done)](Result<Destination> destination) {
-        if (!destination.ok()) return done(destination.error());
-        self->destination_ = destination->sequence;
-        done(std::move(destination->bindings));
-      });
-}
-
-void Service::Generation::owned(const handoff::SealInfo& seal, handoff::GrantId grant,
-                                const handoff::Ending& ending) {
-  grant_ = grant;
-  route_ = fmt::format("handoff; bytes={}; chunks={}; transport={}; wire=\"{}\"", ending.bytes, ending.chunks,
-                       ending.transport, ending.wire);
-  const engine::SequenceId sequence = std::exchange(destination_, std::nullopt).value();
-  const auto give_up = [&](const Error& why) {
-    service_.engine_.release(sequence);
-    fail(why);
-  };
-  if (is_over_) {  // The client left while the state became ours.
-    service_.engine_.release(sequence);
-    service_.agent_.free_memory(std::exchange(grant_, 0));
-    return;
+void Service::Generation::arrived(const Arrived& state) {
+  incoming_.reset();
+  grant_ = state.grant;
+  route_ = fmt::format("handoff; bytes={}; chunks={}; transport={}; wire=\"{}\"", state.ending.bytes,
+                       state.ending.chunks, state.ending.transport, state.ending.wire);
+  Result<JobId> job = service_.engine_.resume(state.sequence, this->job(), state.first, events());
+  if (!job.ok()) {
+    service_.engine_.release(state.sequence);
+    return fail(job.error());
   }
-  if (seal.first_tokens.size() != 1)
-    return give_up({Code::kMalformed, "the seal doesn't carry one first token"});
-  const engine::TokenId first = seal.first_tokens.front();
-  if (first < 0 || static_cast<std::uint32_t>(first) >= service_.engine_.info().vocabulary) {
-    return give_up({Code::kMalformed, fmt::format("first token {} isn't in the vocabulary", first)});
-  }
-  Result<JobId> job = service_.engine_.resume(sequence, this->job(), first, events());
-  if (!job.ok()) return give_up(job.error());
   job_ = *job;
 }
 
 void Service::Generation::handoff_ended(const handoff::SealInfo* seal, const handoff::Ending& ending) {
-  if (is_over_) return;
+  incoming_.reset();
   if (ending.kind == handoff::TerminalKind::kFinished && seal != nullptr) {
     route_ = "handoff; finished";
     return finish(seal->finish == wire::FinishState::kLength ? FinishReason::kLength : FinishReason::kStop);
@@ -231,9 +188,9 @@ void Service::Generation::fail(const Error& why) {
 
 void Service::Generation::drop() {
   if (is_over_) return;
-  const auto fetch = std::exchange(fetch_, std::nullopt);
+  const auto incoming = std::exchange(incoming_, nullptr);
   end();
-  if (fetch) service_.agent_.cancel(*fetch);
+  if (incoming) incoming->cancel();
 }
 
 void Service::Generation::end() {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "worker/answer.h"
+#include "worker/incoming.h"
 #include "worker/service.h"
 #include "worker/text_stream.h"
 
@@ -26,8 +27,7 @@ class Service::Generation : public std::enable_shared_from_this<Service::Generat
   // The state's way here.
   void start_fetch();
   void start_local();
-  void reserve(kv::TokenRange range, std::function<void(Result<std::vector<kv::Binding>>)> done);
-  void owned(const handoff::SealInfo& seal, handoff::GrantId grant, const handoff::Ending& ending);
+  void arrived(const Arrived& state);
   void handoff_ended(const handoff::SealInfo* seal, const handoff::Ending& ending);
   void handoff_failed(const Error& why);
   Job job() const;
@@ -50,8 +50,7 @@ class Service::Generation : public std::enable_shared_from_this<Service::Generat
   std::uint64_t tokens_ = 0;
   bool is_over_ = false;
   std::optional<JobId> job_;
-  std::optional<handoff::FetchId> fetch_;
-  std::optional<engine::SequenceId> destination_;
+  std::shared_ptr<Incoming> incoming_;
   handoff::GrantId grant_ = 0;
   Duration retry_after_{0};      // For an answer that is `exhausted`.
   std::string route_ = "local";  // How the prompt's state came: local, handoff, recompute.

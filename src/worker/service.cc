@@ -15,6 +15,7 @@
 #include "http/openai_error.h"
 #include "wire/descriptor_codec.h"
 #include "worker/answer.h"
+#include "worker/canary_request.h"
 #include "worker/utf8.h"
 
 namespace isthmus::worker {
@@ -61,6 +62,7 @@ void Service::handle(const std::shared_ptr<http::Exchange>& exchange) {
   if (is_post && request.path == "/tokenize") return handle_tokenize(*exchange);
   if (is_post && request.path == "/detokenize") return handle_detokenize(*exchange);
   if (is_post && request.path == "/drain") return handle_drain(*exchange);
+  if (is_post && request.path == "/isthmus/canary") return handle_canary(exchange);
   if (is_post && request.path == "/isthmus/cancel") return handle_cancel(*exchange);
   if (is_post && request.path == "/isthmus/supersede") return handle_supersede(*exchange);
   if (is_post && request.path == "/isthmus/reach") return handle_reach(*exchange);
@@ -329,6 +331,28 @@ void Service::handle_cancel(http::Exchange& exchange) {
   const bool found = at != prefills_.end();
   if (found) agent_.withdraw(at->second->reservation, "cancelled by its router");
   exchange.send(json_response(json::object({{"cancelled", found}})));
+}
+
+// A completion request for a state that another worker made; its answer is how far that is from our own.
+void Service::handle_canary(const std::shared_ptr<http::Exchange>& exchange) {
+  std::string bad_field;
+  const auto refused = [&](const Error& why) { exchange->send(http::error_response(why, bad_field)); };
+  if (is_draining_) return refused({Code::kUnavailable, "this worker is draining"});
+  if (canary_) return refused({Code::kExhausted, "another comparison is under way; retry later"});
+  Result<Prepared> prepared = prepare(exchange->request(), Api::kCompletions, bad_field);
+  if (!prepared.ok()) return refused(prepared.error());
+  if (!prepared->request.transfer.do_remote_prefill) {
+    bad_field = "kv_transfer_params";
+    return refused({Code::kInvalidArgument, "'kv_transfer_params' must be a producer's, with its ticket"});
+  }
+  if (prepared->prompts.front().size() > kCanaryTokensMax) {
+    bad_field = "prompt";
+    return refused(
+        {Code::kInvalidArgument, fmt::format("'prompt' has more than {} tokens", kCanaryTokensMax)});
+  }
+  canary_ = std::make_shared<Canary>(*this, exchange, *std::move(prepared));
+  const auto keep = canary_;
+  keep->start();
 }
 
 // As vLLM's: {"prompt"} or {"messages"} → {"count", "max_model_len", "tokens"}.

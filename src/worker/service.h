@@ -41,11 +41,13 @@ class Service {
   // /ready says 503 from now on; requests under way go on.
   void drain() { is_draining_ = true; }
   // No answer is under way, and nobody may still fetch a state from here.
-  bool is_idle() const { return answers_.empty() && prefills_.empty(); }
+  bool is_idle() const { return answers_.empty() && prefills_.empty() && !canary_; }
 
  private:
   class Answer;      // One request that is answered with tokens here.
   class Generation;  // One of its choices.
+  class Incoming;    // A state that comes from another worker.
+  class Canary;      // One comparison of such a state with this engine's own.
   struct Prefill;    // One request whose state is handed over.
 
   struct Prepared {
@@ -69,6 +71,7 @@ class Service {
   void handle_cancel(http::Exchange& exchange);
   void handle_supersede(http::Exchange& exchange);
   json::Value transfer_of(const std::string& ticket, std::uint64_t prompt_tokens) const;
+  void handle_canary(const std::shared_ptr<http::Exchange>& exchange);
   void handle_tokenize(http::Exchange& exchange);
   void handle_detokenize(http::Exchange& exchange);
   void handle_drain(http::Exchange& exchange);
@@ -95,7 +98,8 @@ class Service {
   std::map<std::string, std::shared_ptr<Prefill>> prefills_;  // By request id, for cancels.
   std::map<std::uint64_t, std::shared_ptr<Answer>> answers_;
   std::uint64_t next_answer_ = 1;
-  EngineLoopStats shown_;  // Counters at the last /metrics.
+  std::shared_ptr<Canary> canary_;  // One at a time: it keeps the engine from others.
+  EngineLoopStats shown_;           // Counters at the last /metrics.
 };
 
 }  // namespace isthmus::worker

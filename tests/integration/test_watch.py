@@ -38,6 +38,33 @@ def test_a_live_fleet_is_checked_inspected_and_shown(fleet):
     assert "total" in page.stdout and "none in flight" in page.stdout, page.stdout
 
 
+def test_a_pair_is_tried_and_leaves_nothing_behind(fleet):
+    tried = run("doctor", "pair", fleet.prefill.url, fleet.decode.url)
+    assert tried.returncode == 0, tried.stdout + tried.stderr
+    assert "passed" in tried.stdout and "next token" in tried.stdout, tried.stdout
+    report = json.loads(run("doctor", "pair", fleet.prefill.url, fleet.decode.url, "--json").stdout)
+    assert report["passed"] and report["faults"] == []
+    components = {one["component"]: one for one in report["findings"]["numbers"]}
+    assert set(components) == {"k", "v"} and all(len(one["layers"]) == 30 for one in components.values())
+    assert 0 < components["k"]["worst"]["rms"] < report["findings"]["limits"]["layer_rms"]
+
+    # The other way round: a prefill worker takes no state.
+    refused = run("doctor", "pair", fleet.decode.url, fleet.prefill.url)
+    assert refused.returncode == 7 and "only decodes" in refused.stdout, refused.stdout + refused.stderr
+    absent = run("doctor", "pair", fleet.prefill.url, "http://127.0.0.1:1")
+    assert absent.returncode == 3 and "127.0.0.1:1" in absent.stderr
+
+    # Not a ticket, not a producer's answer, too long: refused by field.
+    body = {"prompt": [1, 2, 3]}
+    assert fleet.decode.post("/isthmus/canary", body).json()["error"]["param"] == "kv_transfer_params"
+    transfer = {"do_remote_prefill": True, "isthmus_ticket": "x", "isthmus_endpoints": ["tcp://127.0.0.1:1"]}
+    assert fleet.decode.post("/isthmus/canary", body | {"kv_transfer_params": transfer}).status_code >= 400
+    long = {"prompt": [1] * 513, "kv_transfer_params": transfer}
+    assert fleet.decode.post("/isthmus/canary", long).json()["error"]["param"] == "prompt"
+    wait_for("everything at rest", lambda: fleet.prefill.is_at_baseline() and fleet.decode.is_at_baseline())
+    assert 'isthmus_canaries_total{outcome="passed"} 2' in fleet.decode.get("/metrics").text
+
+
 def test_workers_that_are_down_are_said_and_cost_no_crash(make_fleet):
     fleet = make_fleet()
     fleet.decode.send(signal.SIGKILL)

@@ -2,12 +2,36 @@
 // Forwards everything, hooks first.
 #include "support/tapped_engine.h"
 
+#include <cstddef>
 #include <utility>
+#include <vector>
 
 namespace isthmus::support {
 namespace {
 
-class TappedEngine final : public engine::Engine, public engine::KvSink {
+// A copy of an exported state's memory: the engine's own can't be written.
+class CopiedKv final : public engine::ExportedKv {
+ public:
+  explicit CopiedKv(const engine::ExportedKv& from)
+      : bindings_(from.bindings().begin(), from.bindings().end()) {
+    for (kv::Binding& binding : bindings_) {
+      for (kv::RegionMemory& region : binding.memory) {
+        memory_.emplace_back(region.base, region.base + region.bytes);
+        region.base = memory_.back().data();
+        bytes_ += region.bytes;
+      }
+    }
+  }
+  std::span<const kv::Binding> bindings() const override { return bindings_; }
+  std::uint64_t bytes() const override { return bytes_; }
+
+ private:
+  std::vector<kv::Binding> bindings_;
+  std::vector<std::vector<std::byte>> memory_;
+  std::uint64_t bytes_ = 0;
+};
+
+class TappedEngine final : public engine::Engine, public engine::KvSource, public engine::KvSink {
  public:
   TappedEngine(std::unique_ptr<engine::Engine> engine, EngineTap tap)
       : engine_(std::move(engine)), tap_(std::move(tap)), descriptor_(engine_->descriptor()) {
@@ -24,9 +48,18 @@ class TappedEngine final : public engine::Engine, public engine::KvSink {
     if (tap_.before_step) ISTHMUS_TRY(tap_.before_step(items));
     return engine_->step(items);
   }
-  engine::KvSource* kv_source() override { return engine_->kv_source(); }
+  engine::KvSource* kv_source() override {
+    return engine_->kv_source() == nullptr || !tap_.on_export ? engine_->kv_source() : this;
+  }
   engine::KvSink* kv_sink() override { return engine_->kv_sink() == nullptr ? nullptr : this; }
 
+  Result<std::unique_ptr<engine::ExportedKv>> export_range(engine::SequenceId sequence,
+                                                           kv::TokenRange range) override {
+    ISTHMUS_TRY(const auto exported, engine_->kv_source()->export_range(sequence, range));
+    auto copied = std::make_unique<CopiedKv>(*exported);
+    for (const kv::Binding& binding : copied->bindings()) tap_.on_export(binding);
+    return Result<std::unique_ptr<engine::ExportedKv>>(std::move(copied));
+  }
   Result<std::vector<kv::Binding>> bind(engine::SequenceId sequence, kv::TokenRange range) override {
     Result<std::vector<kv::Binding>> bound = engine_->kv_sink()->bind(sequence, range);
     for (std::size_t group = 0; bound.ok() && tap_.on_bind && group < bound->size(); ++group)

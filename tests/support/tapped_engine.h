@@ -15,6 +15,8 @@ struct EngineTap {
   std::function<void(kv::Descriptor&)> alter_descriptor;
   std::function<Status(std::span<const engine::StepItem>)> before_step;  // An error is the step's.
   std::function<void(kv::Binding&)> on_bind;  // Each group of a destination that is about to be filled.
+  // What others get of an exported state: a copy of each group's memory, to be written.
+  std::function<void(const kv::Binding&)> on_export;
 };
 
 // A source and a sink if `engine` is.

@@ -90,7 +90,8 @@ struct FetchEvents {
   std::function<void(const SealInfo&, GrantId destination, const Ending&)> owned;
   // Also for kFinished, whose SealInfo carries the tokens; null otherwise.
   std::function<void(const SealInfo* seal, const Ending&)> ended;
-  // A member's. The producer's state has this form; an error ends the fetch before anything is asked for.
+  // The producer's state has this form; an error ends the fetch before anything is asked for. A member must
+  // have it.
   std::function<Status(const kv::Descriptor& source)> planned = {};
   // A member's: the state has been read back and may be owned. Repeated until decide() or abandon().
   std::function<void(const SealInfo&)> verified = {};

@@ -207,7 +207,7 @@ Result<std::shared_ptr<const transform::Plan>> Shell::incoming_plan(const MakePl
   ISTHMUS_TRY(const kv::Descriptor* source, descriptor_of_peer(action.source));
   if (!incoming->fetch.is_member && (transform::is_split(*source) || transform::is_split(descriptor_)))
     return Error{Code::kIncompatible, "a state on several ranks is for a group of them, not for one alone"};
-  if (incoming->fetch.is_member) ISTHMUS_TRY(incoming->events.planned(*source));
+  if (incoming->events.planned) ISTHMUS_TRY(incoming->events.planned(*source));
   ISTHMUS_TRY(auto plan,
               made_plan(action, *source, descriptor_, {incoming->fetch.source_rank, options_.rank}));
   ISTHMUS_TRY(transform::Placer placer, transform::Placer::make(plan, descriptor_, options_.rank));

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// A pair of live workers, tried: the prefill worker's state of a known prompt, against the decode worker's
+// own.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "base/time.h"
+#include "http/json.h"
+#include "net/stream.h"
+
+namespace isthmus::doctor {
+
+struct PairCheck {
+  net::Endpoint prefill, decode;
+  std::string prompt;                            // Text that both tokenize; "" for one of this program's.
+  Duration timeout = std::chrono::seconds(120);  // Of each answer.
+};
+
+struct PairReport {
+  bool passed = false;
+  std::vector<std::string> faults;  // Why not, in words.
+  std::string prefill, decode;      // What runs there: "llamacpp llamacpp:f16".
+  json::Value findings;             // The decode worker's (spec/canary.md); null if it came to none.
+
+  std::string text(const PairCheck& check) const;  // Some lines for people.
+  json::Value to_json(const PairCheck& check) const;
+};
+
+// Blocks. Workers that tokenize unlike, or whose state mayn't be handed over, make a report that hasn't
+// passed. Errors: unavailable, deadline_exceeded; exhausted (a worker has no room now); malformed (it isn't a
+// worker).
+Result<PairReport> check_pair(const PairCheck& check);
+
+}  // namespace isthmus::doctor

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// A state on its way from another worker into a sequence of this one's engine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "worker/service.h"
+
+namespace isthmus::worker {
+
+// A state that has come: its bytes are verified and this worker's, but not adopted by the engine yet.
+struct Arrived {
+  engine::SequenceId sequence = 0;  // The receiver's to resume or release.
+  engine::TokenId first = 0;        // Sampled by the producer, in the vocabulary.
+  handoff::GrantId grant = 0;       // The receiver's to free.
+  handoff::Ending ending;
+};
+
+// Loop's thread. Each event comes at most once, and none after cancel().
+class Service::Incoming : public std::enable_shared_from_this<Service::Incoming> {
+ public:
+  struct Events {
+    std::function<void(const kv::Descriptor& source)> planned{};  // The producer's state has this form.
+    std::function<void(const Arrived&)> arrived;
+    // `seal` for kFinished, else null.
+    std::function<void(const handoff::SealInfo* seal, const handoff::Ending&)> ended;
+  };
+
+  // Room for `room` tokens, the prompt's among them. Errors: those of Agent::fetch().
+  static Result<std::shared_ptr<Incoming>> start(Service& service, const TransferField& transfer,
+                                                 const std::vector<engine::TokenId>& prompt,
+                                                 std::uint64_t room, Instant deadline, Events events);
+  // What it holds goes as soon as nothing writes there.
+  void cancel();
+
+ private:
+  Incoming(Service& service, std::uint64_t room, Instant deadline, Events events);
+  handoff::FetchEvents fetch_events();
+  void reserve(kv::TokenRange range, std::function<void(Result<std::vector<kv::Binding>>)> done);
+  void owned(const handoff::SealInfo& seal, handoff::GrantId grant, const handoff::Ending& ending);
+
+  Service& service_;
+  std::uint64_t room_ = 0;
+  Instant deadline_;
+  Events events_;
+  std::optional<handoff::FetchId> fetch_;
+  std::optional<engine::SequenceId> destination_;
+};
+
+}  // namespace isthmus::worker
