@@ -244,12 +244,30 @@ Result<engine::SequenceId> EngineLoop::open(const Waiter& waiter) {
   return keeper->open_known(waiter.tokens_max, job.prompt, job.salt);
 }
 
+// Choices of one prompt come together: but for this each would compute it. A prompt that runs advances or
+// ends, so nobody waits for ever.
+bool EngineLoop::is_being_computed(const Job& job) const {
+  if (engine_->prefix_keeper() == nullptr) return false;
+  const std::uint64_t block = info_.block_tokens;
+  return std::ranges::any_of(tasks_, [&](const auto& entry) {
+    const Task& task = *entry.second;
+    if (task.computed >= task.job.prompt.size() || task.job.salt != job.salt) return false;
+    const auto end = std::ranges::mismatch(task.job.prompt, job.prompt).in2;
+    const auto common = static_cast<std::uint64_t>(end - job.prompt.begin());
+    // All but two tokens may be known of a prompt, in whole blocks.
+    const std::uint64_t useful =
+        std::min<std::uint64_t>(common, std::max<std::size_t>(job.prompt.size(), 2) - 2);
+    return useful / block * block > task.computed;
+  });
+}
+
 // In order of arrival; the first that doesn't fit stops the rest, so that a large request isn't overtaken for
 // ever.
 void EngineLoop::start_waiting() {
   while (!waiting_.empty()) {
     Waiter& waiter = waiting_.front();
     if (scheduler_.size() >= info_.sequences_max) return;
+    if (waiter.task && is_being_computed(waiter.task->job)) return;
     Result<engine::SequenceId> opened = open(waiter);
     if (opened.code() == Code::kExhausted && engine_->usage().sequences > 0) return;
     Waiter started = std::move(waiter);

@@ -134,6 +134,8 @@ class EngineLoop {
   bool run_commands(bool may_wait);
   void start_waiting();
   Result<engine::SequenceId> open(const Waiter& waiter);
+  // A prompt that runs now will have computed more of this one's beginning than it has.
+  bool is_being_computed(const Job& job) const;
   void expire(Instant at);
   void open_task(const std::shared_ptr<Task>& task);
   bool step();  // False: there was nothing to run.

@@ -2,7 +2,9 @@
 """Prompts that begin alike: what is known of them is not computed again, and no byte of an answer changes."""
 
 import concurrent.futures
+import http.client
 import itertools
+import json
 import random
 
 import pytest
@@ -91,6 +93,39 @@ def test_clients_that_leave_in_the_middle_leave_nothing_wrong(worker):
         answer.close()
         wait_for("the worker at baseline", worker.is_at_baseline)
         assert texts(ask(worker, prompt, "left")) == expected
+
+
+def test_choices_and_equal_prompts_compute_their_prompt_once(worker):
+    prompt, sampled = prompt_of(700, 11), WAYS[1]
+    single = cold(worker, prompt, **sampled)
+    before = worker.metric("isthmus_prompt_tokens_computed_total")
+    many = ask(worker, [prompt, prompt[:300]], "choices", n=3, **sampled)
+    last = 2 + BLOCK  # What each but the first computes at most: not a whole block, and two tokens.
+    computed = worker.metric("isthmus_prompt_tokens_computed_total") - before
+    assert 700 < computed < 700 + 5 * last
+    assert cached(many) <= 300 // BLOCK * BLOCK, "the first choice of the long prompt has found nothing"
+    again = ask(worker, [prompt, prompt[:300]], next(SALTS), n=3, **sampled)
+    assert texts(again) == texts(many)
+    assert texts(many)[:1] == single
+    wait_for("the worker at baseline", worker.is_at_baseline)
+
+
+def test_who_waits_for_one_that_leaves_goes_on_itself(worker):
+    prompt = prompt_of(1500, 12)
+    expected = cold(worker, prompt)
+    before = worker.metric("isthmus_prompt_tokens_computed_total")
+    leaving = http.client.HTTPConnection(worker.url.removeprefix("http://"))
+    body = {"prompt": prompt, "cache_salt": "leaves", "max_tokens": 9}
+    leaving.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    wait_for("the first to run", lambda: worker.metric("isthmus_prompt_tokens_computed_total") > before)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        other = pool.submit(ask, worker, prompt, "leaves")
+        wait_for("the second to wait", lambda: worker.metric("isthmus_jobs_waiting") == 1 or other.done())
+        leaving.close()
+        answer = other.result()
+    assert texts(answer) == expected
+    assert cached(answer) >= 256, "what the first had computed"
+    wait_for("the worker at baseline", worker.is_at_baseline)
 
 
 def test_only_equal_salts_share(worker):
