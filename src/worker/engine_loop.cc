@@ -262,16 +262,17 @@ bool EngineLoop::is_being_computed(const Job& job) const {
 }
 
 // In order of arrival; the first that doesn't fit stops the rest, so that a large request isn't overtaken for
-// ever.
+// ever. One whose beginning is being computed lets others pass until then.
 void EngineLoop::start_waiting() {
-  while (!waiting_.empty()) {
-    Waiter& waiter = waiting_.front();
-    if (scheduler_.size() >= info_.sequences_max) return;
-    if (waiter.task && is_being_computed(waiter.task->job)) return;
-    Result<engine::SequenceId> opened = open(waiter);
+  while (scheduler_.size() < info_.sequences_max) {
+    const auto next = std::ranges::find_if(waiting_, [this](const Waiter& waiter) {
+      return waiter.task == nullptr || !is_being_computed(waiter.task->job);
+    });
+    if (next == waiting_.end()) return;
+    Result<engine::SequenceId> opened = open(*next);
     if (opened.code() == Code::kExhausted && engine_->usage().sequences > 0) return;
-    Waiter started = std::move(waiter);
-    waiting_.pop_front();
+    Waiter started = std::move(*next);
+    waiting_.erase(next);
     if (!opened.ok()) {
       if (started.task) {
         fail_task(*started.task, opened.error());

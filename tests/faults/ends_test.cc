@@ -116,6 +116,35 @@ TEST(Ends, AWaitingRequestStartsWhenAllThatRanEndInOneStep) {
   EXPECT_TRUE(duo.settled()) << Duo::holdings(duo.d());
 }
 
+TEST(Ends, WhoWaitsForAPromptThatRunsHoldsUpNobodyElse) {
+  const std::string prompt = prompt_of(700), other = prompt_of(40, 1);
+  std::vector<std::string> begun;  // Chunks of prompts, in the order that the engine ran them.
+  Duo duo("llamacpp:f16", "openvino:f32", [&](Node&, Node& d) {
+    d.tap.keeps_prefixes = true;
+    d.tap.before_step = [&](std::span<const engine::StepItem> items) {
+      for (const engine::StepItem& item : items) {
+        if (item.tokens.size() < 2) continue;
+        const std::string text(item.tokens.begin(), item.tokens.end());
+        begun.push_back(prompt.starts_with(text) ? "prompt" : other.starts_with(text) ? "other" : "more");
+      }
+      return ok_status();
+    };
+  });
+  duo.d().gate.hold_after(1);
+  std::vector<std::unique_ptr<Asking>> askings;
+  for (const std::string& text : {prompt, prompt, other}) {
+    askings.push_back(duo.post(duo.d().http, "/v1/completions", completion_body(text, kTokens).dump()));
+    ASSERT_TRUE(duo.until([&] { return duo.d().worker->agent().ledger().live() == askings.size(); }));
+    ASSERT_TRUE(duo.until([&] { return duo.d().gate.begun() == 2; }));
+  }
+  duo.d().gate.open();
+  for (const auto& asking : askings) EXPECT_TRUE(duo.finish(*asking).is_whole());
+  EXPECT_TRUE(duo.settled()) << Duo::holdings(duo.d());
+  // The second begins when the first has computed what they share.
+  const std::vector<std::string> expected{"prompt", "more", "more", "other", "prompt", "more", "more"};
+  EXPECT_EQ(begun, expected);
+}
+
 // --- Clients that leave.
 
 TEST(Ends, AClientThatLeavesBeforeTheOpenIsAnsweredLeavesNothing) {

@@ -3,6 +3,8 @@
 #include "support/tapped_engine.h"
 
 #include <cstddef>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,7 +33,10 @@ class CopiedKv final : public engine::ExportedKv {
   std::uint64_t bytes_ = 0;
 };
 
-class TappedEngine final : public engine::Engine, public engine::KvSource, public engine::KvSink {
+class TappedEngine final : public engine::Engine,
+                           public engine::KvSource,
+                           public engine::KvSink,
+                           public engine::PrefixKeeper {
  public:
   TappedEngine(std::unique_ptr<engine::Engine> engine, EngineTap tap)
       : engine_(std::move(engine)), tap_(std::move(tap)), descriptor_(engine_->descriptor()) {
@@ -52,6 +57,11 @@ class TappedEngine final : public engine::Engine, public engine::KvSource, publi
     return engine_->kv_source() == nullptr || !tap_.on_export ? engine_->kv_source() : this;
   }
   engine::KvSink* kv_sink() override { return engine_->kv_sink() == nullptr ? nullptr : this; }
+  engine::PrefixKeeper* prefix_keeper() override { return tap_.keeps_prefixes ? this : nullptr; }
+  Result<engine::SequenceId> open_known(std::uint64_t tokens_max, std::span<const engine::TokenId>,
+                                        const std::optional<std::string>&) override {
+    return engine_->open(tokens_max);
+  }
 
   Result<std::unique_ptr<engine::ExportedKv>> export_range(engine::SequenceId sequence,
                                                            kv::TokenRange range) override {

@@ -14,6 +14,7 @@ namespace isthmus::support {
 struct EngineTap {
   std::function<void(kv::Descriptor&)> alter_descriptor;
   std::function<Status(std::span<const engine::StepItem>)> before_step;  // An error is the step's.
+  bool keeps_prefixes = false;                // Says that it does, and never knows a prompt.
   std::function<void(kv::Binding&)> on_bind;  // Each group of a destination that is about to be filled.
   // What others get of an exported state: a copy of each group's memory, to be written.
   std::function<void(const kv::Binding&)> on_export;
