@@ -148,6 +148,16 @@ struct Texts {
   std::uint64_t bench_mib = 256;
 };
 
+void add_queue_wait(CLI::App& app, double& seconds) {
+  app.add_option(
+         "--queue-wait", seconds,
+         "That a request may wait for a place in an engine, then 429; less than the time that a first "
+         "token may take")
+      ->check(CLI::Range(0.001, 86'400.0))
+      ->type_name("SECONDS")
+      ->capture_default_str();
+}
+
 void add_up(CLI::App& app, UpCommand& up, Texts& texts) {
   app.add_option("--prefill", texts.prefill, "Engine and KV type of the prefill worker")
       ->type_name("ENGINE[:KV]")
@@ -166,6 +176,7 @@ void add_up(CLI::App& app, UpCommand& up, Texts& texts) {
       ->capture_default_str();
   app.add_option("--threads", up.threads, "Threads of each worker; half of the processors if not given")
       ->check(CLI::Range(1, 512));
+  add_queue_wait(app, up.queue_wait_s);
   app.footer(kUpExamples);
 }
 
@@ -214,6 +225,7 @@ void add_worker(CLI::App& app, WorkerCommand& worker) {
   app.add_option("--request-timeout", worker.request_timeout_s, "Of one request, seconds")
       ->check(CLI::Range(1, 86400))
       ->capture_default_str();
+  add_queue_wait(app, worker.queue_wait_s);
   app.add_option("--lease", worker.lease_ms, "Of a handoff, milliseconds")
       ->check(CLI::Range(100, 600'000))
       ->capture_default_str();
@@ -244,6 +256,7 @@ void add_router(CLI::App& app, RouterCommand& router, Texts& texts) {
   app.add_option("--request-timeout", router.request_timeout_s, "Of one request, seconds")
       ->check(CLI::Range(1, 86400))
       ->capture_default_str();
+  add_queue_wait(app, router.queue_wait_s);
   app.footer(kRouterExamples);
 }
 

@@ -42,6 +42,7 @@ struct UpCommand {
   std::string served_model;  // "" for one made of the file's name.
   kv::Exactness exactness = kv::Exactness::kBounded;
   std::uint32_t threads = 0;  // Of each worker; 0 for half of the processors.
+  double queue_wait_s = 30;   // For a place, of a request.
 };
 
 struct RouterCommand {
@@ -50,6 +51,7 @@ struct RouterCommand {
   std::uint32_t health_interval_ms = 1000;
   std::uint32_t queue_max = 256;
   std::uint32_t request_timeout_s = 600;
+  double queue_wait_s = 30;  // For a place, here and at the workers together.
 };
 
 struct ExplainCommand {

@@ -87,6 +87,8 @@ int run_router(const RouterCommand& command) {
   options.health_interval = std::chrono::milliseconds(command.health_interval_ms);
   options.core.queue_max = command.queue_max;
   options.core.request_timeout = std::chrono::seconds(command.request_timeout_s);
+  options.core.queue_timeout =
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(command.queue_wait_s));
   net::Loop loop;
   MetricsRegistry metrics;
   const auto router = router::shell::Router::start(loop, std::move(options), metrics);

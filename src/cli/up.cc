@@ -88,6 +88,8 @@ class Running final : public Up {
             side.name,
             "--threads",
             std::to_string(command.threads),
+            "--queue-wait",
+            fmt::format("{}", command.queue_wait_s),
             "--listen",
             "127.0.0.1:0",
             "--agent-listen",
@@ -126,6 +128,8 @@ class Running final : public Up {
     router::shell::RouterOptions options;
     ISTHMUS_TRY(options.fleet, fleet::load_fleet(folder_.fleet_file()));
     options.listen = setup_.command.listen;
+    options.core.queue_timeout =
+        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(setup_.command.queue_wait_s));
     ISTHMUS_TRY(router_, router::shell::Router::start(loop_, std::move(options), metrics_));
     return ok_status();
   }

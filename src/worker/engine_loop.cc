@@ -24,6 +24,11 @@ scheduler::Limits limits_of(const engine::EngineInfo& info, const EngineLoopLimi
   return of_scheduler;
 }
 
+// Served later it would come too late, and make those behind it late too.
+Error not_begun() {
+  return {Code::kExhausted, "too much is before this request for it to begin in time; retry later"};
+}
+
 }  // namespace
 
 // One job. `events`/`prefill` are touched on the net loop only, the rest on the engine thread only.
@@ -99,7 +104,7 @@ Result<JobId> EngineLoop::admit(Job job, std::shared_ptr<Task> task, bool needs_
   live_[task->id] = task;
   post([this, task, room, needs_room] {
     if (needs_room) {
-      waiting_.push_back({room, task->job.deadline, task, {}, nullptr});
+      waiting_.push_back({room, std::min(task->job.deadline, task->job.start_by), task, {}, nullptr});
     } else {
       open_task(task);
     }
@@ -219,8 +224,7 @@ void EngineLoop::expire(Instant at) {
       kept.push_back(std::move(waiter));
       continue;
     }
-    Error error{Code::kExhausted,
-                fmt::format("no room for {} tokens of KV before the deadline", waiter.tokens_max)};
+    Error error = not_begun();
     if (waiter.task) {
       fail_task(*waiter.task, std::move(error));
     } else {
@@ -228,9 +232,17 @@ void EngineLoop::expire(Instant at) {
     }
   }
   waiting_.swap(kept);
-  std::vector<std::shared_ptr<Task>> late;
+  std::vector<std::shared_ptr<Task>> late, idle;
   for (const auto& [id, task] : tasks_) {
-    if (task->job.deadline <= at && task->kind != Kind::kPrefill) late.push_back(task);
+    if (task->job.start_by <= at) {
+      idle.push_back(task);
+    } else if (task->job.deadline <= at && task->kind != Kind::kPrefill) {
+      late.push_back(task);
+    }
+  }
+  for (const auto& task : idle) {
+    task->job.start_by = kFarFuture;  // A prefill stays until its end was taken note of.
+    fail_task(*task, not_begun());
   }
   for (const auto& task : late) {
     fail_task(*task, {Code::kDeadlineExceeded, "the request's deadline passed while it was decoding"});
@@ -303,6 +315,7 @@ void EngineLoop::open_task(const std::shared_ptr<Task>& task) {
   tasks_[task->id] = task;
   const std::uint64_t prompt = task->job.prompt.size();
   if (task->kind == Kind::kResume) {
+    task->job.start_by = kFarFuture;
     const Status adopted = engine_->kv_sink()->adopt(task->sequence, {0, prompt});
     if (!adopted.ok()) return fail_task(*task, adopted.error());
     task->computed = prompt;
@@ -326,7 +339,8 @@ bool EngineLoop::step() {
   if (items.empty()) return false;
   std::vector<engine::StepItem> batch;
   for (const scheduler::Item& item : items) {
-    const Task& task = *tasks_.at(item.request);
+    Task& task = *tasks_.at(item.request);
+    task.job.start_by = kFarFuture;  // It has begun.
     const std::span<const engine::TokenId> tokens =
         item.is_decode ? std::span(task.generated).last(1)
                        : std::span(task.job.prompt).subspan(item.begin, item.end - item.begin);

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -27,7 +28,9 @@ Service::Generation::Generation(Service& service, Answer& answer, std::size_t ch
       choice_(choice),
       prepared_(answer.prepared()),
       prompt_(prepared_->prompts[choice / prepared_->request.n]),
-      text_(prepared_->request.stop) {}
+      text_(prepared_->request.stop),
+      // Further choices wait for those before them, not for others' requests.
+      start_by_(choice == 0 ? prepared_->start_by : kFarFuture) {}
 
 void Service::Generation::start() {
   if (prepared_->request.transfer.do_remote_prefill) {
@@ -42,8 +45,8 @@ void Service::Generation::start() {
 void Service::Generation::start_fetch() {
   const auto self = shared_from_this();
   auto incoming = Incoming::start(
-      service_, prepared_->request.transfer, prompt_, prompt_.size() + prepared_->tokens_max,
-      prepared_->deadline,
+      service_, prepared_->request.transfer, prompt_,
+      {prompt_.size() + prepared_->tokens_max, std::min(prepared_->deadline, start_by_)}, prepared_->deadline,
       {.arrived = [self](const Arrived& state) { self->arrived(state); },
        .ended = [self](const handoff::SealInfo* seal,
                        const handoff::Ending& ending) { self->handoff_ended(seal, ending); }});
@@ -77,7 +80,9 @@ void Service::Generation::handoff_ended(const handoff::SealInfo* seal, const han
 // Doubt means recompute or a typed error, as the model's policy says; never an answer from a state in doubt.
 void Service::Generation::handoff_failed(const Error& why) {
   if (is_over_) return;
-  const bool is_late = why.code == Code::kDeadlineExceeded && now() >= prepared_->deadline;
+  // A request that found no place in time isn't served late: others wait who can still be in time.
+  const bool is_late = (why.code == Code::kDeadlineExceeded && now() >= prepared_->deadline) ||
+                       (why.code == Code::kExhausted && now() >= start_by_);
   const bool recompute = !prepared_->request.transfer.fail_instead_of_recompute && !is_late;
   service_.metrics_
       .counter("isthmus_handoff_failures_total", "Requests whose handoff failed, by code and what followed",
@@ -87,6 +92,8 @@ void Service::Generation::handoff_failed(const Error& why) {
               recompute ? "recompute" : "error", why.text());
   if (!recompute) return fail(why);
   route_ = fmt::format("recompute; code={}", name(why.code));
+  // What failed had its place already, and waits for one anew.
+  if (why.code != Code::kExhausted) start_by_ = now() + service_.options_.queue_wait;
   start_local();
 }
 
@@ -111,6 +118,7 @@ Job Service::Generation::job() const {
           .scores = prepared_->request.logprobs,
           .tokens_max = prepared_->tokens_max,
           .deadline = prepared_->deadline,
+          .start_by = start_by_,
           .salt = prepared_->request.cache_salt};
 }
 

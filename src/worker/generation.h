@@ -51,6 +51,7 @@ class Service::Generation : public std::enable_shared_from_this<Service::Generat
   bool is_over_ = false;
   std::optional<JobId> job_;
   std::shared_ptr<Incoming> incoming_;
+  Instant start_by_;  // It has a place in the engine by then, or is refused.
   handoff::GrantId grant_ = 0;
   Duration retry_after_{0};      // For an answer that is `exhausted`.
   std::string route_ = "local";  // How the prompt's state came: local, handoff, recompute.

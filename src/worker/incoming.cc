@@ -8,19 +8,19 @@
 
 namespace isthmus::worker {
 
-Service::Incoming::Incoming(Service& service, std::uint64_t room, Instant deadline, Events events)
-    : service_(service), room_(room), deadline_(deadline), events_(std::move(events)) {}
+Service::Incoming::Incoming(Service& service, const Room& room, Events events)
+    : service_(service), room_(room), events_(std::move(events)) {}
 
 Result<std::shared_ptr<Service::Incoming>> Service::Incoming::start(
     Service& service, const TransferField& transfer, const std::vector<engine::TokenId>& prompt,
-    std::uint64_t room, Instant deadline, Events events) {
+    const Room& room, Instant deadline, Events events) {
   const std::shared_ptr<Incoming> incoming =
-      std::unique_ptr<Incoming>(new Incoming(service, room, deadline, std::move(events)));
+      std::unique_ptr<Incoming>(new Incoming(service, room, std::move(events)));
   ISTHMUS_TRY(incoming->fetch_, service.agent_.fetch({.ticket = transfer.ticket,
                                                       .endpoints = transfer.endpoints,
                                                       .is_pushed = transfer.is_pushed,
                                                       .prompt = kv::TokenChain(prompt),
-                                                      .destination = service.amount_of(room),
+                                                      .destination = service.amount_of(room.tokens),
                                                       .deadline = deadline},
                                                      incoming->fetch_events()));
   return incoming;
@@ -57,7 +57,7 @@ handoff::FetchEvents Service::Incoming::fetch_events() {
 void Service::Incoming::reserve(kv::TokenRange range,
                                 std::function<void(Result<std::vector<kv::Binding>>)> done) {
   service_.engine_.reserve(
-      room_, range, deadline_,
+      room_.tokens, range, room_.by,
       [self = shared_from_this(), done = std::move(done)](Result<Destination> destination) {
         if (!destination.ok()) return done(destination.error());
         self->destination_ = destination->sequence;

@@ -30,22 +30,26 @@ class Service::Incoming : public std::enable_shared_from_this<Service::Incoming>
     std::function<void(const handoff::SealInfo* seal, const handoff::Ending&)> ended;
   };
 
-  // Room for `room` tokens, the prompt's among them. Errors: those of Agent::fetch().
+  struct Room {
+    std::uint64_t tokens = 0;  // The prompt's among them.
+    Instant by;                // It must be had by then.
+  };
+
+  // Errors: those of Agent::fetch().
   static Result<std::shared_ptr<Incoming>> start(Service& service, const TransferField& transfer,
-                                                 const std::vector<engine::TokenId>& prompt,
-                                                 std::uint64_t room, Instant deadline, Events events);
+                                                 const std::vector<engine::TokenId>& prompt, const Room& room,
+                                                 Instant deadline, Events events);
   // What it holds goes as soon as nothing writes there.
   void cancel();
 
  private:
-  Incoming(Service& service, std::uint64_t room, Instant deadline, Events events);
+  Incoming(Service& service, const Room& room, Events events);
   handoff::FetchEvents fetch_events();
   void reserve(kv::TokenRange range, std::function<void(Result<std::vector<kv::Binding>>)> done);
   void owned(const handoff::SealInfo& seal, handoff::GrantId grant, const handoff::Ending& ending);
 
   Service& service_;
-  std::uint64_t room_ = 0;
-  Instant deadline_;
+  Room room_;
   Events events_;
   std::optional<handoff::FetchId> fetch_;
   std::optional<engine::SequenceId> destination_;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <utility>
 
 #include "base/bytes.h"
@@ -221,9 +222,24 @@ Result<Service::Prepared> Service::prepare(const http::Request& request, Api api
   ISTHMUS_TRY(fit_context(prepared, bad_field));
   if (!asked.has_seed) asked.sampling.seed = random_id().low;
   prepared.deadline = now() + options_.request_timeout;
+  ISTHMUS_TRY(prepared.start_by, start_by(request, bad_field));
   prepared.request_id = std::string(http::header(request.headers, "X-Request-Id")).substr(0, 128);
   if (prepared.request_id.empty()) prepared.request_id = random_id().hex();
   return prepared;
+}
+
+// A router tells what is left of the time that the request may wait.
+Result<Instant> Service::start_by(const http::Request& request, std::string& bad_field) const {
+  constexpr std::string_view kHeader = "X-Isthmus-Queue-Wait-Ms";
+  const std::string_view text = http::header(request.headers, kHeader);
+  if (text.empty()) return now() + options_.queue_wait;
+  std::uint32_t ms = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ms);
+  bad_field = kHeader;
+  if (error != std::errc() || end != text.data() + text.size())
+    return Error{Code::kInvalidArgument, fmt::format("{} must be a number of milliseconds", kHeader)};
+  bad_field.clear();
+  return now() + std::min<Duration>(options_.queue_wait, std::chrono::milliseconds(ms));
 }
 
 void Service::handle_completion(const std::shared_ptr<http::Exchange>& exchange, Api api) {
@@ -273,6 +289,7 @@ void Service::start_prefill(const std::shared_ptr<http::Exchange>& exchange, Pre
                            .sampling = prepared.request.sampling,
                            .tokens_max = 1,
                            .deadline = prepared.deadline,
+                           .start_by = prepared.start_by,
                            .salt = prepared.request.cache_salt});
     if (prefill->job == 0)
       return refuse(*exchange, {Code::kExhausted, "too many requests are in this worker; retry later"});

@@ -26,6 +26,7 @@ struct ServiceOptions {
   std::string served_model;
   Role role = Role::kBoth;
   Duration request_timeout = std::chrono::seconds(120);
+  Duration queue_wait = std::chrono::seconds(30);  // For a place in the engine; then 429.
   std::uint64_t tokens_max_default =
       1024;  // max_tokens of a chat that names none; completions: 16, as OpenAI's.
 };
@@ -55,11 +56,13 @@ class Service {
     std::vector<std::vector<engine::TokenId>> prompts;  // As the request's.
     std::uint64_t tokens_max = 0;                       // Of each choice.
     Instant deadline;
+    Instant start_by;  // It has a place in the engine by then, or is refused.
     std::string request_id;
   };
 
   void handle_completion(const std::shared_ptr<http::Exchange>& exchange, Api api);
   Result<Prepared> prepare(const http::Request& request, Api api, std::string& bad_field) const;
+  Result<Instant> start_by(const http::Request& request, std::string& bad_field) const;
   Result<std::vector<engine::TokenId>> tokenize(const Prompt& prompt) const;
   Status check_role(const CompletionRequest& request, std::string& bad_field) const;
   Status fit_context(Prepared& prepared, std::string& bad_field) const;

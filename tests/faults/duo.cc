@@ -113,7 +113,9 @@ void Duo::start(Node& node) {
                             .tokenizer = node.tokenizer,
                             .listen = node.http,
                             .http = node.http_limits,
-                            .service = {.served_model = kModel, .request_timeout = node.request_timeout},
+                            .service = {.served_model = kModel,
+                                        .request_timeout = node.request_timeout,
+                                        .queue_wait = node.queue_wait},
                             .engine_limits = node.limits,
                             .transports = node.transports,
                             .agent = std::move(agent)};

@@ -42,6 +42,7 @@ struct Node {
   std::optional<kv::Prices> prices;
   Key fleet_key{};
   Duration request_timeout = 10 * kPatience;  // Only what a test is about may end a request.
+  Duration queue_wait = 10 * kPatience;       // Likewise.
   net::Endpoint http{"127.0.0.1", 0};
   std::string agent = "127.0.0.1:0";  // Over tcp.
   std::vector<std::string> transports = {"shm", "tcp"};

@@ -26,7 +26,8 @@ struct Config {
   std::uint32_t live_max = 512;  // Requests dispatched at once, all workers together; over it they queue.
   std::uint32_t worker_requests_max = 64;  // Requests counted on one worker; a worker at it gets none.
   std::uint32_t queue_max = 256;           // Waiting requests; over it: exhausted.
-  Duration queue_timeout = std::chrono::seconds(30);  // Waiting for a free pair; over it: exhausted.
+  Duration queue_timeout =
+      std::chrono::seconds(30);  // Waiting for a free pair, here and at its workers; over it: exhausted.
   Duration admission_timeout =
       std::chrono::seconds(60);  // From dispatch to P's answer, which comes at admission.
   Duration request_timeout = std::chrono::seconds(600);  // From arrival to the end of the answer.

@@ -50,7 +50,7 @@ void Relay::name_leg(std::uint32_t number) {
   leg_id_ = of_all == 1 ? setup_.request_id : fmt::format("{}.{}", setup_.request_id, of_all);
 }
 
-http::Request Relay::request_to_worker(std::string body) const {
+http::Request Relay::request_to_worker(std::string body, bool may_wait) const {
   const http::Request& from = setup_.exchange->request();
   http::Request to;
   to.method = "POST";
@@ -60,6 +60,10 @@ http::Request Relay::request_to_worker(std::string body) const {
   for (const std::string_view name : {"traceparent", "tracestate"}) {
     const std::string_view value = http::header(from.headers, name);
     if (!value.empty()) to.headers.emplace_back(name, value);
+  }
+  if (!may_wait) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(setup_.start_by - now()).count();
+    to.headers.emplace_back("X-Isthmus-Queue-Wait-Ms", std::to_string(std::max<long long>(left, 1)));
   }
   to.body = std::move(body);
   return to;
@@ -76,15 +80,16 @@ void Relay::ask_prefill(const fleet::Worker& worker, std::uint32_t attempt) {
   name_leg(++prefills_asked_);
   prefill_worker_ = worker.name;
   transfer_.reset();
-  prefill_call_ = http::fetch(client_, worker.http, request_to_worker(prefill_body(setup_.body)),
-                              [this, attempt, name = worker.name](const Result<http::Response>& answer) {
-                                prefill_answered(name, attempt, answer);
-                              });
+  prefill_call_ =
+      http::fetch(client_, worker.http, request_to_worker(prefill_body(setup_.body), prefills_asked_ > 1),
+                  [this, attempt, name = worker.name](const Result<http::Response>& answer) {
+                    prefill_answered(name, attempt, answer);
+                  });
 }
 
 void Relay::supersede(const fleet::Worker& worker, std::uint32_t attempt) {
   decode_call_.reset();  // Whatever it would say is no answer any more.
-  http::Request request = request_to_worker(json::object({{"request_id", leg_id_}}).dump());
+  http::Request request = request_to_worker(json::object({{"request_id", leg_id_}}).dump(), true);
   request.path = "/isthmus/supersede";
   request.query.clear();
   prefill_call_ = http::fetch(client_, worker.http, std::move(request),
@@ -129,7 +134,8 @@ void Relay::ask_decode(const fleet::Worker& worker, std::uint32_t attempt, bool 
   events.on_piece = [this, attempt](std::string_view piece) { decode_piece(attempt, piece); };
   events.on_done = [this, attempt](const Status& status) { decode_done(attempt, status); };
   decode_call_ =
-      client_.call(worker.http, request_to_worker(decode_body(setup_.body, transfer_)), std::move(events));
+      client_.call(worker.http, request_to_worker(decode_body(setup_.body, transfer_), decodes_asked_++ > 0),
+                   std::move(events));
 }
 
 void Relay::decode_head(int status, const http::Headers& headers) {

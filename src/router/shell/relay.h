@@ -32,6 +32,7 @@ class Relay {
     fleet::OnFailure on_failure = fleet::OnFailure::kRecompute;
     fleet::Dialer dialer = fleet::Dialer::kDecode;
     Instant arrived;
+    Instant start_by;                // It has a place in an engine by then, or is refused.
     std::uint32_t earlier_uses = 0;  // Of the client's request id, by requests before this one.
   };
   // `client` and what `tell` needs must outlive this.
@@ -58,7 +59,8 @@ class Relay {
 
  private:
   void name_leg(std::uint32_t number);
-  http::Request request_to_worker(std::string body) const;
+  // `may_wait`: it may wait for a place in the engine as long as the worker lets it; else what is left.
+  http::Request request_to_worker(std::string body, bool may_wait) const;
   http::Headers headers_to_client() const;
   void prefill_answered(const std::string& worker, std::uint32_t attempt,
                         const Result<http::Response>& answer);
@@ -74,7 +76,7 @@ class Relay {
   Tell tell_;
   std::string leg_id_;
   std::string prefill_worker_, decode_worker_;
-  std::uint32_t prefills_asked_ = 0;
+  std::uint32_t prefills_asked_ = 0, decodes_asked_ = 0;
   std::optional<std::string> transfer_;
   std::unique_ptr<http::Call> prefill_call_, decode_call_;
   http::Response decode_answer_;  // Head; and the body unless it streams.

@@ -101,9 +101,15 @@ class Serving final : public Router {
     const core::RequestId id = ++last_id_;
     std::string request_id = request_id_of(exchange->request());
     const std::uint32_t earlier_uses = note_use(request_id);
-    Relay::Setup setup{
-        id,    std::move(request_id), exchange, *std::move(body), model->on_failure, options_.fleet.dialer,
-        now(), earlier_uses};
+    Relay::Setup setup{id,
+                       std::move(request_id),
+                       exchange,
+                       *std::move(body),
+                       model->on_failure,
+                       options_.fleet.dialer,
+                       now(),
+                       now() + options_.core.queue_timeout,
+                       earlier_uses};
     Entry entry{std::make_unique<Relay>(std::move(setup), *client_,
                                         [this](const core::Event& event) { tell(event); }),
                 model};

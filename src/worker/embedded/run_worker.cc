@@ -83,6 +83,8 @@ Result<WorkerParts> assemble(const WorkerOptions& options) {
   parts.service.served_model = options.served_model;
   ISTHMUS_TRY(read_fleet(options, parts));
   parts.service.request_timeout = std::chrono::seconds(options.request_timeout_s);
+  parts.service.queue_wait =
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options.queue_wait_s));
   parts.agent.name = options.name;
   parts.agent.listen = options.agent_listen;
   parts.transports = options.transports;

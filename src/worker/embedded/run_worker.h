@@ -26,8 +26,9 @@ struct WorkerOptions {
   std::uint64_t kv_tokens = 16384;  // KV memory, of all sequences together.
   std::uint32_t sequences_max = 8;
   std::uint32_t request_timeout_s = 120;
-  std::uint32_t lease_ms = 10'000;   // Of handoffs.
-  std::uint32_t drain_s = 30;        // After SIGTERM, for what is under way.
+  double queue_wait_s = 30;         // For a place in the engine; a request that gets none in time is refused.
+  std::uint32_t lease_ms = 10'000;  // Of handoffs.
+  std::uint32_t drain_s = 30;       // After SIGTERM, for what is under way.
   std::int64_t die_with_parent = 0;  // Process id; stop when that parent ends. 0: don't.
 };
 
