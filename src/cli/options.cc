@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "cli/kv_options.h"
+#include "cli/serve_options.h"
 #include "cli/version.h"
 
 namespace isthmus::cli {
@@ -30,7 +31,7 @@ constexpr const char* kExitCodes =
     "  3  cannot start: a file, port, model or child process isn't as needed\n"
     "  4  probe failed: an engine's KV isn't what its descriptor says; it refuses to serve\n"
     "  5  kv explain, kv convert: the policy forbids it\n"
-    "  6  bench --check: a figure misses its bar, or a case failed\n"
+    "  6  bench --check: a figure misses its bar, or a case or run failed\n"
     "  7  fleet check: the file has errors; kv verify: damaged; kv diff: not the same state\n"
     "  8  sim: a rule of the protocol was broken\n"
     "\n"
@@ -75,10 +76,11 @@ constexpr const char* kExplainExamples =
     "  isthmus kv explain llamacpp:f16 openvino:u8 --policy unqualified --prices reference --tokens 4096";
 
 constexpr const char* kBenchAbout =
-    "Measure the crossing, each figure beside a reference in the same run.\n"
+    "Measure the crossing, each figure beside a reference in the same run; or a server under load.\n"
     "  handoff    two processes with real agents over loopback, digests and verification inside the time\n"
     "  kv         packing, placing and reading back on one thread\n"
-    "  plan       planning with its proof, and finding runs of tokens";
+    "  plan       planning with its proof, and finding runs of tokens\n"
+    "  serve      a server of OpenAI's API under load: isthmus bench serve --help";
 
 constexpr const char* kBenchExamples =
     "Examples:\n"
@@ -291,9 +293,7 @@ void add_explain(CLI::App& app, ExplainCommand& explain, Texts& texts) {
 }
 
 void add_bench(CLI::App& app, BenchCommand& bench, Texts& texts) {
-  app.add_option("WHAT", bench.what, "handoff, kv or plan")
-      ->required()
-      ->check(CLI::IsMember({"handoff", "kv", "plan"}));
+  app.add_option("WHAT", bench.what, "handoff, kv or plan")->check(CLI::IsMember({"handoff", "kv", "plan"}));
   app.add_option("--size", texts.bench_mib, "Of the state that crosses, MiB")
       ->check(CLI::Range(1, 8192))
       ->capture_default_str();
@@ -407,6 +407,17 @@ std::optional<Parsed> checked_kv(KvOptions& options) {
   return Parsed{*kv, kExitOk, ""};
 }
 
+Parsed checked_bench(BenchCommand bench, const ServeOptions& options, const Texts& texts) {
+  std::string error;
+  std::optional<ServeCommand> serve = options.parsed(error);
+  if (!error.empty()) return usage_error("bench serve", error);
+  if (serve.has_value() != bench.what.empty())
+    return usage_error("bench", "name one thing to measure: handoff, kv, plan or serve");
+  if (serve.has_value()) return {*std::move(serve), kExitOk, ""};
+  bench.options.size_bytes = texts.bench_mib << 20;
+  return {std::move(bench), kExitOk, ""};
+}
+
 // CLI11 reports by exceptions, help and version included.
 Parsed parse_with(CLI::App& app, const std::vector<std::string>& arguments) {
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // As CLI11 wants it.
@@ -467,6 +478,7 @@ Parsed parse(const std::vector<std::string>& arguments) {
   add_doctor_pair(*pair_app, pair);
   CLI::App* bench_app = app.add_subcommand("bench", kBenchAbout);
   add_bench(*bench_app, bench, texts);
+  const ServeOptions serve_options(*bench_app);
   CLI::App* sim_app = app.add_subcommand("sim", "Simulations");
   sim_app->require_subcommand(1);
   CLI::App* sim_handoff_app =
@@ -484,10 +496,7 @@ Parsed parse(const std::vector<std::string>& arguments) {
   if (top_app->parsed()) return checked_top(std::move(top));
   if (sim_handoff_app->parsed()) return {sim, kExitOk, ""};
   if (auto kv = checked_kv(kv_options)) return *std::move(kv);
-  if (bench_app->parsed()) {
-    bench.options.size_bytes = texts.bench_mib << 20;
-    return {std::move(bench), kExitOk, ""};
-  }
+  if (bench_app->parsed()) return checked_bench(std::move(bench), serve_options, texts);
   if (!texts.explain_policy.empty()) explain.exactness = kExactness.at(texts.explain_policy);
   return {std::move(explain), kExitOk, ""};
 }

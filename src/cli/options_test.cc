@@ -71,6 +71,7 @@ TEST(Options, WorkerTakesAllThatAWorkerNeeds) {
                                              "500",        "--die-with-parent", "7",         "--isa",
                                              "avx2",       "--drain",           "5"});
   EXPECT_EQ(worker.drain_s, 5u);
+  EXPECT_EQ(worker.queue_wait_s, 30);
   EXPECT_EQ(worker.engine, "openvino");
   EXPECT_EQ(worker.role, "decode");
   EXPECT_EQ(worker.model_path, "m.gguf");
@@ -114,6 +115,20 @@ TEST(Options, RouterAndExplainTakeTheirOwn) {
   refused({"upp"});
 }
 
+TEST(Options, ARequestMayWaitAsLongAsIsSaid) {
+  const std::vector<std::string> worker = {"worker", "--engine", "llamacpp", "--model", "m", "--queue-wait"};
+  const auto with = [&](const char* seconds) {
+    std::vector<std::string> arguments = worker;
+    arguments.emplace_back(seconds);
+    return arguments;
+  };
+  EXPECT_EQ(parsed<WorkerCommand>(with("0.5")).queue_wait_s, 0.5);
+  EXPECT_THAT(refused(with("0")), HasSubstr("--queue-wait"));
+  EXPECT_EQ(parsed<RouterCommand>({"router", "--fleet", "f", "--queue-wait", "2"}).queue_wait_s, 2);
+  EXPECT_EQ(parsed<UpCommand>({"up", "--queue-wait", "3"}).queue_wait_s, 3);
+  EXPECT_EQ(parsed<UpCommand>({"up"}).queue_wait_s, 30);
+}
+
 TEST(Options, BenchMeasures256MiBSevenTimesByDefault) {
   const auto bench = parsed<BenchCommand>({"bench", "handoff"});
   EXPECT_EQ(bench.what, "handoff");
@@ -135,6 +150,49 @@ TEST(Options, BenchTakesSizeRunsCasesAndForms) {
   refused({"bench", "handoff", "--runs", "0"});
 }
 
+TEST(Options, ServeTakesOneKindOfLoad) {
+  const std::vector<std::string> serve = {"bench", "serve", "--url", "http://127.0.0.1:8000"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), serve.begin(), serve.end());
+    return more;
+  };
+  const auto rates = parsed<ServeCommand>(with({"--rates",         "1,2.5",
+                                                "--duration",      "7",
+                                                "--timeout",       "9",
+                                                "--prompt-tokens", "uniform:5-6",
+                                                "--output-tokens", "lognormal:20,0.5",
+                                                "--slo",           "ttft=2s,tpot=50ms",
+                                                "--seed",          "3",
+                                                "--model",         "m",
+                                                "--connections",   "11",
+                                                "--json",          "--check"}));
+  EXPECT_EQ(rates.to.text(), "127.0.0.1:8000");
+  EXPECT_EQ(rates.rates, (std::vector<double>{1, 2.5}));
+  EXPECT_EQ(rates.window, Duration(std::chrono::seconds(7)));
+  EXPECT_EQ(rates.timeout, Duration(std::chrono::seconds(9)));
+  EXPECT_EQ(rates.lengths.text(), "uniform:5-6 > lognormal:20,0.5");
+  EXPECT_EQ(rates.slo.text(), "ttft 2000 ms, tpot 50 ms");
+  EXPECT_EQ(rates.seed, 3u);
+  EXPECT_EQ(rates.model, "m");
+  EXPECT_EQ(rates.connections_max, 11u);
+  EXPECT_TRUE(rates.json && rates.check && !rates.overload);
+  EXPECT_EQ(parsed<ServeCommand>(with({"--concurrency", "4"})).concurrency, 4u);
+  const auto overload = parsed<ServeCommand>(with({"--overload"}));
+  EXPECT_TRUE(overload.overload);
+  EXPECT_EQ(overload.window, Duration(std::chrono::seconds(30)));
+  EXPECT_EQ(overload.lengths.text(), "fixed:256 > fixed:32");
+  EXPECT_THAT(refused(serve), HasSubstr("one of --rate"));
+  EXPECT_THAT(refused(with({"--overload", "--rate", "1"})), HasSubstr("one of --rate"));
+  EXPECT_THAT(refused(with({"--rate", "0"})), HasSubstr("--rate"));
+  EXPECT_THAT(refused(with({"--rate", "1", "--slo", "ttft"})), HasSubstr("--slo"));
+  EXPECT_THAT(refused(with({"--rate", "1", "--prompt-tokens", "7"})), HasSubstr("--prompt-tokens"));
+  EXPECT_THAT(refused(with({"--rate", "1", "--lengths", "/nowhere"})), HasSubstr("--lengths /nowhere"));
+  EXPECT_THAT(refused({"bench", "serve", "--rate", "1"}), HasSubstr("--url is required"));
+  EXPECT_THAT(refused({"bench", "serve", "--rate", "1", "--url", "https://a:1"}), HasSubstr("--url"));
+  EXPECT_THAT(refused({"bench", "kv", "serve", "--rate", "1", "--url", "http://a:1"}),
+              HasSubstr("one thing"));
+}
+
 TEST(Options, AMissedBarIsAnErrorOnlyWhereItIsChecked) {
   bench::Record missed{.bench = "handoff", .name = "x", .unit = "GB/s"};
   missed.failure = "peer lost";
@@ -145,7 +203,7 @@ TEST(Options, AMissedBarIsAnErrorOnlyWhereItIsChecked) {
 
 TEST(Options, HelpHasExamplesEverywhereAndExitCodesAtTheTop) {
   const std::vector<std::vector<std::string>> commands = {
-      {"up"}, {"worker"}, {"router"}, {"kv", "explain"}, {"bench"}};
+      {"up"}, {"worker"}, {"router"}, {"kv", "explain"}, {"bench"}, {"bench", "serve"}};
   for (std::vector<std::string> command : commands) {
     command.push_back("--help");
     const Parsed help = parse(command);

@@ -25,5 +25,9 @@ void print_line(std::string_view line) {
 void note_line(std::string_view line) {
   write_to(stderr, line, "\n");
 }
+void note_over(std::string_view line) {
+  write_to(stderr, "\r", line);
+  write_to(stderr, "\x1b[K", "");
+}
 
 }  // namespace isthmus::cli

@@ -10,5 +10,7 @@ namespace isthmus::cli {
 void print(std::string_view text);
 void print_line(std::string_view line);
 void note_line(std::string_view line);
+// On a terminal: in the place of what was noted over before; "" leaves the line empty.
+void note_over(std::string_view line);
 
 }  // namespace isthmus::cli

@@ -9,6 +9,7 @@
 #include "bench/bench.h"
 #include "cli/explain.h"
 #include "cli/print.h"
+#include "cli/serve_command.h"
 #include "cli/sim_command.h"
 #include "cli/up.h"
 #include "cli/version.h"
@@ -144,6 +145,7 @@ int run_program(const std::vector<std::string>& arguments, const Engines& engine
   if (const auto* router = std::get_if<RouterCommand>(&*parsed.command)) return run_router(*router);
   if (const auto* worker = std::get_if<WorkerCommand>(&*parsed.command)) return engines.run_worker(*worker);
   if (const auto* bench = std::get_if<BenchCommand>(&*parsed.command)) return run_bench(*bench);
+  if (const auto* serve = std::get_if<ServeCommand>(&*parsed.command)) return run_serve(*serve);
   if (const auto* check = std::get_if<FleetCheckCommand>(&*parsed.command)) return run_fleet_check(*check);
   if (const auto* inspect = std::get_if<InspectCommand>(&*parsed.command)) return run_inspect(*inspect);
   if (const auto* pair = std::get_if<DoctorPairCommand>(&*parsed.command)) return run_doctor_pair(*pair);
