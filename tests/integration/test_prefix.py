@@ -170,5 +170,8 @@ def test_a_state_over_a_known_beginning_is_handed_over(make_fleet):
         answers = list(pool.map(lambda prompt: ask(fleet.router, prompt, "pair"), prompts))
     assert [texts(answer) for answer in answers] == alone
     assert fleet.prefill.metric("isthmus_prefix_cache_hit_tokens_total") == 3 * 288
+    for salt in ("another pair", None):
+        assert texts(ask(fleet.router, prompts[0], salt)) == alone[0]
+    assert fleet.prefill.metric("isthmus_prefix_cache_hit_tokens_total") == 3 * 288, "salts hold there too"
     assert fleet.decode.metric("isthmus_prompt_tokens_computed_total") == computed
     wait_for("both at baseline", lambda: fleet.decode.is_at_baseline() and fleet.prefill.is_at_baseline())
