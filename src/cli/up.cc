@@ -20,6 +20,11 @@
 namespace isthmus::cli {
 namespace {
 
+// A sequence of the decode worker is taken while the prompt is still computed for it: with no more of them
+// than the prefill worker has, states would be ready that find none.
+constexpr const char* kPrefillSequences = "8";
+constexpr const char* kDecodeSequences = "16";
+
 // One of the two workers.
 struct Side {
   std::string name;
@@ -88,6 +93,8 @@ class Running final : public Up {
             side.name,
             "--threads",
             std::to_string(command.threads),
+            "--sequences",
+            side.role == fleet::Role::kDecode ? kDecodeSequences : kPrefillSequences,
             "--queue-wait",
             fmt::format("{}", command.queue_wait_s),
             "--listen",
