@@ -44,6 +44,12 @@ SOAK_SECONDS ?= 600
 soak: build  ## SOAK_SECONDS (600) of mixed requests under faults of all kinds; all at rest at its end
 	@$(PYTHON) -m pytest -q -s -p no:cacheprovider tests/matrix/test_soak.py --soak-seconds $(SOAK_SECONDS)
 
+OVERLOAD_SECONDS ?= 30
+.PHONY: overload
+overload: build  ## five times what a worker and a pair can do, OVERLOAD_SECONDS (30) at each rate
+	@$(PYTHON) -m pytest -q -p no:cacheprovider tests/integration/test_overload.py \
+	  --overload-seconds $(OVERLOAD_SECONDS)
+
 .PHONY: build
 build: configure  ## build everything to build/release, the program is build/release/isthmus
 	@echo "build: building $(RELEASE)"

@@ -32,6 +32,10 @@ START_SECONDS = 180
 PATIENCE_SECONDS = 120
 
 
+def pytest_addoption(parser):
+    parser.addoption("--overload-seconds", type=int, default=4, help="of each rate that is offered")
+
+
 def wait_for(what, fact, seconds=PATIENCE_SECONDS):
     """The first true value of `fact()`; polls, so that no test depends on how long something takes."""
     end = time.monotonic() + seconds

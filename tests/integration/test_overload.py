@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Five times what a server can do: as much that is good as at its capacity, and the rest refused by type.
+
+Short runs by default; --overload-seconds makes each longer (`make overload`).
+"""
+
+import json
+import pathlib
+import threading
+
+from conftest import MODEL, Server
+from test_load import bench
+
+QUEUE_WAIT_S = 1
+SLO = "ttft=4s"
+LENGTHS = ["--prompt-tokens", "lognormal:16,0.4", "--output-tokens", "uniform:3-8"]
+JOBS_MAX = 64  # Of a worker.
+MIB = 1 << 20
+# What a process may grow by from the begin of the search for its capacity to the end of five times as much:
+# pages of the allocator, connections, and metrics; not requests.
+GROWTH_MAX = 64 * MIB
+
+
+def resident_bytes(pid):
+    fields = dict(
+        line.split(":", 1)
+        for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
+        if ":" in line
+    )
+    return int(fields["VmRSS"].split()[0]) * 1024
+
+
+class Watch(threading.Thread):
+    """Looks at queues and memory while a load runs."""
+
+    def __init__(self, workers, pids):
+        super().__init__(daemon=True)
+        self.workers, self.pids = workers, pids
+        self.stopping = threading.Event()
+        self.jobs, self.memory, self.wrong = [], [], None
+
+    def run(self):
+        try:
+            while not self.stopping.wait(0.2):
+                for worker in self.workers:
+                    self.jobs.append(
+                        worker.metric("isthmus_jobs_running") + worker.metric("isthmus_jobs_waiting")
+                    )
+                self.memory.append([resident_bytes(pid) for pid in self.pids])
+        except Exception as error:  # noqa: BLE001 - told by the test.
+            self.wrong = error
+
+    def close(self):
+        self.stopping.set()
+        self.join(30)
+        assert self.wrong is None, self.wrong
+
+
+def seconds_of(request):
+    return request.config.getoption("--overload-seconds")
+
+
+def check(url, workers, pids, seconds):
+    bench(
+        "--url", url, "--concurrency", 8, "--duration", 2, "--seed", 99, *LENGTHS
+    )  # Warm: all is allocated.
+    watch = Watch(workers, pids)
+    watch.start()
+    records, ran = bench(
+        "--url", url, "--overload", "--duration", seconds, "--slo", SLO, *LENGTHS, seconds=60 + 12 * seconds
+    )
+    watch.close()
+    assert ran.returncode == 0, ran.stderr
+    *runs, verdict = records
+    shown = json.dumps(
+        [[run["case"], run["goodput"], run["counts"], run["ttft_s"]] for run in runs], indent=1
+    )
+    five = runs[-1]
+    assert five["case"].startswith("5x")
+    assert five["counts"]["ok"] > 0 and five["counts"]["429"] > 0, shown
+    for run in runs:
+        typed = run["counts"]["ok"] + run["counts"]["429"]
+        assert typed == run["requests"], (run["case"], run["counts"], run["first_of"])
+    # Who is served is served in time: waiting, one step of others' prompts, and its own.
+    assert five["good"] >= 0.9 * five["counts"]["ok"], shown
+    assert verdict["ok"], shown
+    assert max(watch.jobs) <= JOBS_MAX
+    for before, after in zip(watch.memory[0], watch.memory[-1], strict=True):
+        assert after - before < GROWTH_MAX, (before, after)
+
+
+def test_a_worker_keeps_its_goodput(own, request):
+    worker = own(
+        Server(
+            [
+                "worker",
+                "--engine",
+                "llamacpp",
+                "--model",
+                MODEL,
+                "--listen",
+                "127.0.0.1:0",
+                "--queue-wait",
+                QUEUE_WAIT_S,
+            ]
+        )
+    ).start()
+    check(worker.url, [worker], [worker.pid], seconds_of(request))
+    assert worker.is_at_baseline()
+
+
+def test_a_pair_keeps_its_goodput(own, request):
+    up = own(
+        Server(["up", "--model", MODEL, "--listen", "127.0.0.1:0", "--queue-wait", QUEUE_WAIT_S])
+    ).start()
+    children = [
+        int(pid) for pid in pathlib.Path(f"/proc/{up.pid}/task/{up.pid}/children").read_text().split()
+    ]
+    workers = []
+    for line in up.err:
+        if " worker " in line and " serves at " in line:
+            workers.append(Server.__new__(Server))
+            workers[-1].url = line.rsplit(" ", 1)[1]
+    assert len(workers) == len(children) == 2
+    check(up.url, workers, [up.pid, *children], seconds_of(request))
+    assert up.metric("isthmus_router_queued") == up.metric("isthmus_router_inflight") == 0
+
+
+def test_without_time_to_wait_a_worker_still_serves(own):
+    """The shortest wait refuses what can't begin in its turn, and nothing else."""
+    worker = own(
+        Server(
+            [
+                "worker",
+                "--engine",
+                "llamacpp",
+                "--model",
+                MODEL,
+                "--listen",
+                "127.0.0.1:0",
+                "--queue-wait",
+                "0.05",
+            ]
+        )
+    ).start()
+    (run,), _ = bench("--url", worker.url, "--concurrency", 1, "--duration", 2, *LENGTHS)
+    assert run["counts"]["ok"] == run["requests"] > 0, run["first_of"]
