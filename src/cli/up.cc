@@ -20,9 +20,10 @@
 namespace isthmus::cli {
 namespace {
 
-// A sequence of the decode worker is taken while the prompt is still computed for it: with no more of them
-// than the prefill worker has, states would be ready that find none.
-constexpr const char* kPrefillSequences = "8";
+// Prompts that are computed together are all as late as their sum on a processor: few at once. A sequence of
+// the decode worker is taken while the prompt is still computed for it: with no more of them than the prefill
+// worker has, states would be ready that find none.
+constexpr const char* kPrefillSequences = "4";
 constexpr const char* kDecodeSequences = "16";
 
 // One of the two workers.
