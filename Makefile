@@ -160,6 +160,13 @@ bench: build  ## measure the crossing, write docs/performance.md
 	@python3 bench/peers/conversions.py $(RELEASE)/isthmus > build/bench/5-conversions.jsonl
 	@python3 bench/page.py docs/performance.md build/bench/*.jsonl
 
+.PHONY: serving
+serving: build  ## a worker and a pair under load up to five times what they can do; writes docs/serving.md
+	@test -d build/serving || python3 -m venv build/serving
+	@build/serving/bin/pip install --quiet --require-hashes --only-binary :all: -r bench/requirements.txt
+	@build/serving/bin/python bench/serve.py $(RELEASE)/isthmus docs/serving.md \
+	  --model $(firstword $(wildcard $(ISTHMUS_DEPS_DIR)/models/*.gguf))
+
 .PHONY: clean
 clean:  ## remove what was built (third_party/ stays)
 	rm -rf build

@@ -39,7 +39,7 @@ def draw_latency(axes, runs):
             axes.plot(rates, values, line, color=colour, marker=".", label=f"{name} {percentile}")
         limit = runs[0]["slo_s"][metric.removesuffix("_s")]
         if limit:
-            axes.axhline(limit * 1e3, color=colour, linewidth=0.8, alpha=0.5)
+            axes.axhline(limit * 1e3, color=colour, linewidth=0.8, alpha=0.5, label=f"{name} SLO")
     axes.set(xlabel="offered, requests/s", ylabel="ms", yscale="log", title="Latency of whole answers")
     axes.legend(fontsize="small", ncols=2)
 
@@ -65,7 +65,7 @@ def draw_first_tokens(axes, runs):
         axes.plot(values, share, drawstyle="steps-post", label=run["case"])
     limit = runs[0]["slo_s"]["ttft"]
     if limit:
-        axes.axvline(limit * 1e3, color="grey", linewidth=0.8)
+        axes.axvline(limit * 1e3, color="grey", linewidth=0.8, label="SLO")
     axes.set(
         xlabel="TTFT, ms", ylabel="share of whole answers", xscale="log", title="First tokens that have come"
     )
