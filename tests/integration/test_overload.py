@@ -4,10 +4,12 @@
 Short runs by default; --overload-seconds makes each longer (`make overload`).
 """
 
+import concurrent.futures
 import json
 import pathlib
 import threading
 
+import openai
 from conftest import MODEL, Server
 from test_load import bench
 
@@ -145,3 +147,34 @@ def test_without_time_to_wait_a_worker_still_serves(own):
     ).start()
     (run,), _ = bench("--url", worker.url, "--concurrency", 1, "--duration", 2, *LENGTHS)
     assert run["counts"]["ok"] == run["requests"] > 0, run["first_of"]
+
+
+def test_the_official_client_is_told_to_come_back_and_does(own):
+    worker = own(
+        Server(
+            ["worker", "--engine", "llamacpp", "--model", MODEL, "--listen", "127.0.0.1:0"]
+            + ["--sequences", "1", "--queue-wait", "0.2"]
+        )
+    ).start()
+
+    def ask(number, retries):
+        client = openai.OpenAI(base_url=worker.url + "/v1", api_key="none", max_retries=retries)
+        prompt = [1000 + 7 * number + i for i in range(40)]
+        return client.completions.create(model=model, prompt=prompt, max_tokens=12, temperature=0)
+
+    def outcomes(retries):
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+            asked = [pool.submit(ask, number, retries) for number in range(6)]
+            return [each.exception() or each.result() for each in asked]
+
+    model = worker.get("/v1/models").json()["data"][0]["id"]
+    at_once = outcomes(0)
+    refused = [each for each in at_once if isinstance(each, openai.RateLimitError)]
+    served = [each for each in at_once if not isinstance(each, Exception)]
+    assert len(refused) + len(served) == len(at_once) and refused and served, at_once
+    for error in refused:
+        assert error.code == "exhausted" and error.type == "rate_limit_error"
+        assert int(error.response.headers["Retry-After"]) >= 1
+    assert not any(isinstance(each, Exception) for each in outcomes(20)), (
+        "with its own retries all are served"
+    )
