@@ -142,10 +142,15 @@ class Running final : public Up {
     return ok_status();
   }
 
-  // The router's first health checks take milliseconds; the timer for loading still bounds them.
+  // The router's first health checks take milliseconds, the pair's canary some seconds; the timer for loading
+  // still bounds them.
   void await_router() {
     if (is_stopping_) return;
-    if (router_->ready().ok()) {
+    if (router_->ready().ok() && !router_->is_trying() && !router_->pairs().empty()) {
+      for (const router::shell::PairFinding& pair : router_->pairs()) {
+        note(fmt::format("canary {} to {}: {}", pair.prefill, pair.decode, pair.finding));
+        if (!pair.is_sound) return stop_with(kExitProbeFailed);
+      }
       is_serving_ = true;
       timer_.reset();
       return events_.on_ready(router_->endpoint());

@@ -128,8 +128,8 @@ UpFolder::~UpFolder() {
 Status UpFolder::write_fleet(const fleet::Model& model, const std::vector<fleet::Worker>& workers) const {
   std::string text = fmt::format(
       "# SPDX-License-Identifier: Apache-2.0\nfleet: up\nkey: file:fleet.key\nmodels:\n"
-      "  {}: {{policy: {}, on_failure: {}}}\nworkers:\n",
-      model.name, policy_name(model.exactness), name(model.on_failure));
+      "  {}: {{policy: {}, on_failure: {}, canary: {}}}\nworkers:\n",
+      model.name, policy_name(model.exactness), name(model.on_failure), name(model.canary));
   for (const fleet::Worker& worker : workers) {
     text += fmt::format("  - {{name: {}, role: {}, model: {}, url: \"{}\", engine: {}}}\n", worker.name,
                         name(worker.role), worker.model, worker.url(), worker.engine);

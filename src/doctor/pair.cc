@@ -45,37 +45,28 @@ Error said(const Worker& worker, const http::Response& response, std::string_vie
                             path, response.status, detail)};
 }
 
-Result<json::Value> ask(const Worker& worker, const std::string& path, const json::Value& body,
-                        Duration timeout) {
-  const std::string text = body.is_null() ? "" : body.dump();
-  watch::Answers answers = watch::fetch_all({{worker.at, path, text}}, timeout);
-  if (!answers[0].ok()) return answers[0].error();
-  if (answers[0]->status != 200) return said(worker, *answers[0], path);
-  auto value = json::parse(answers[0]->body);
+Result<json::Value> value_of(const Worker& worker, std::string_view path,
+                             const Result<http::Response>& answer) {
+  if (!answer.ok()) return answer.error();
+  if (answer->status != 200) return said(worker, *answer, path);
+  auto value = json::parse(answer->body);
   if (value.ok()) return value;
   return Error{Code::kMalformed, fmt::format("the {} worker {} answers {} with {}", worker.part,
                                              worker.at.text(), path, value.error().text())};
 }
 
-Result<std::string> introduced(const Worker& worker, Duration timeout) {
-  ISTHMUS_TRY(const json::Value ready, ask(worker, "/ready", {}, timeout));
-  ISTHMUS_TRY(const std::string storage, ready.require<std::string>("storage"));
-  return storage;
-}
+using Tokens = std::vector<std::int64_t>;
 
-Result<std::vector<std::int64_t>> tokens_of(const Worker& worker, const std::string& prompt,
-                                            Duration timeout) {
-  ISTHMUS_TRY(const json::Value answer,
-              ask(worker, "/tokenize", json::object({{"prompt", prompt}}), timeout));
+Result<Tokens> tokens_in(const Worker& worker, const json::Value& answer) {
   const json::Value* tokens = answer.member("tokens");
-  std::vector<std::int64_t> ids;
-  if (tokens == nullptr || tokens->as_array() == nullptr)
+  if (tokens == nullptr || !tokens->is_array())
     return Error{Code::kMalformed, fmt::format("{} answers /tokenize without tokens", worker.at.text())};
+  Tokens ids;
   for (const json::Value& token : *tokens->as_array()) ids.push_back(token.as_int().value_or(-1));
   return ids;
 }
 
-std::string unlike(const std::vector<std::int64_t>& a, const std::vector<std::int64_t>& b) {
+std::string unlike(const Tokens& a, const Tokens& b) {
   const auto [x, y] = std::ranges::mismatch(a, b);
   if (x == a.end() && y == b.end()) return "";
   const auto shown = [](const auto& at, const auto& all) {
@@ -85,22 +76,6 @@ std::string unlike(const std::vector<std::int64_t>& a, const std::vector<std::in
       "the workers tokenize unlike: token {} is {} for prefill and {} for decode; give both the same "
       "tokenizer",
       x - a.begin(), shown(x, a), shown(y, b));
-}
-
-// The prefill worker's state against the decode worker's own.
-Result<json::Value> compare(const Worker& prefill, const Worker& decode,
-                            const std::vector<std::int64_t>& tokens, Duration timeout) {
-  json::Array ids;
-  for (const std::int64_t token : tokens) ids.emplace_back(token);
-  json::Value request = json::object({{"prompt", std::move(ids)}, {"max_tokens", 1}, {"temperature", 0}});
-  json::Value asked = request;
-  asked.set("kv_transfer_params", json::object({{"do_remote_decode", true}}));
-  ISTHMUS_TRY(const json::Value admitted, ask(prefill, "/v1/completions", asked, timeout));
-  const json::Value* transfer = admitted.member("kv_transfer_params");
-  if (transfer == nullptr || transfer->is_null())
-    return Error{Code::kMalformed, fmt::format("the prefill worker {} gives no ticket", prefill.at.text())};
-  request.set("kv_transfer_params", *transfer);
-  return ask(decode, "/isthmus/canary", request, timeout);
 }
 
 // Null stands for what isn't a number.
@@ -128,6 +103,17 @@ std::string findings_text(const json::Value& findings) {
 
 }  // namespace
 
+std::string PairReport::summary() const {
+  std::string text;
+  if (const json::Value* numbers = findings.member("numbers"); numbers != nullptr && numbers->is_array()) {
+    for (const json::Value& one : *numbers->as_array()) {
+      text += fmt::format("{} differs by {:.3g} of its size at most, ", text_at(one, "component"),
+                          number(one, "worst.rms"));
+    }
+  }
+  return text + fmt::format("next token {:.3g} nats away", number(findings, "kl"));
+}
+
 std::string PairReport::text(const PairCheck& check) const {
   std::string text = fmt::format("{} {} -> {} {}: {}\n", prefill, check.prefill.text(), decode,
                                  check.decode.text(), passed ? "passed" : "FAILED");
@@ -150,30 +136,129 @@ json::Value PairReport::to_json(const PairCheck& check) const {
                        {"findings", findings}});
 }
 
-Result<PairReport> check_pair(const PairCheck& check) {
-  const Worker prefill{"prefill", check.prefill}, decode{"decode", check.decode};
-  const std::string prompt = check.prompt.empty() ? kPrompt : check.prompt;
-  PairReport report;
-  ISTHMUS_TRY(report.prefill, introduced(prefill, check.timeout));
-  ISTHMUS_TRY(report.decode, introduced(decode, check.timeout));
-  ISTHMUS_TRY(const auto tokens, tokens_of(prefill, prompt, check.timeout));
-  ISTHMUS_TRY(const auto of_decode, tokens_of(decode, prompt, check.timeout));
-  if (std::string why = unlike(tokens, of_decode); !why.empty()) {
-    report.faults.push_back(std::move(why));
-    return report;
+// Four rounds of requests: who are you; tokens; a ticket; a comparison.
+struct PairTrial::Course : std::enable_shared_from_this<Course> {
+  Course(net::Loop& its_loop, PairCheck its_check, Done its_done)
+      : loop(its_loop), check(std::move(its_check)), done(std::move(its_done)) {}
+
+  net::Loop& loop;
+  PairCheck check;
+  Done done;
+  Worker prefill{"prefill", check.prefill}, decode{"decode", check.decode};
+  PairReport report{};
+  json::Value agents{};   // Endpoints of the decode worker's, for a prefill worker that dials.
+  json::Value request{};  // Of both legs.
+  std::unique_ptr<watch::Gathering> gathering{};
+
+  // Asks, and goes on with the answers' values; an error of any is the trial's.
+  template <typename Next>
+  void ask(std::vector<std::pair<Worker, watch::Ask>> asks, Next next) {
+    std::vector<watch::Ask> plain;
+    for (auto& [worker, one] : asks) plain.push_back(one);
+    gathering = std::make_unique<watch::Gathering>(
+        loop, plain, check.timeout,
+        [self = shared_from_this(), asks = std::move(asks), next](const watch::Answers& answers) {
+          std::vector<json::Value> values;
+          for (std::size_t i = 0; i < answers.size(); ++i) {
+            auto value = value_of(asks[i].first, asks[i].second.path, answers[i]);
+            if (!value.ok()) return self->failed(value.error());
+            values.push_back(*std::move(value));
+          }
+          next(*self, values);
+        });
   }
-  auto findings = compare(prefill, decode, tokens, check.timeout);
-  if (findings.code() == Code::kIncompatible) {
-    report.faults.push_back(findings.error().text());
-    return report;
+
+  void begin() {
+    ask({{prefill, {prefill.at, "/ready"}}, {decode, {decode.at, "/ready"}}},
+        [](Course& self, const std::vector<json::Value>& ready) { self.introduced(ready); });
   }
-  ISTHMUS_TRY(report.findings, std::move(findings));
-  ISTHMUS_TRY(report.passed, report.findings.require<bool>("passed"));
-  if (const json::Value* faults = report.findings.member("faults"); faults != nullptr && faults->is_array()) {
-    for (const json::Value& fault : *faults->as_array()) {
-      if (fault.is_string()) report.faults.push_back(*fault.as_string());
+
+  void introduced(const std::vector<json::Value>& ready) {
+    report.prefill = text_at(ready[0], "storage");
+    report.decode = text_at(ready[1], "storage");
+    if (const json::Value* agent = ready[1].member("agent")) agents = *agent;
+    const std::string text = json::object({{"prompt", check.prompt.empty() ? kPrompt : check.prompt}}).dump();
+    ask({{prefill, {prefill.at, "/tokenize", text}}, {decode, {decode.at, "/tokenize", text}}},
+        [](Course& self, const std::vector<json::Value>& answers) { self.tokenized(answers); });
+  }
+
+  void tokenized(const std::vector<json::Value>& answers) {
+    const auto tokens = tokens_in(prefill, answers[0]);
+    if (!tokens.ok()) return failed(tokens.error());
+    const auto others = tokens_in(decode, answers[1]);
+    if (!others.ok()) return failed(others.error());
+    if (std::string why = unlike(*tokens, *others); !why.empty()) {
+      report.faults.push_back(std::move(why));
+      return finish(std::move(report));
     }
+    request = json::object({{"prompt", json::array_of(*tokens)}, {"max_tokens", 1}, {"temperature", 0}});
+    json::Value asked = request;
+    asked.set("kv_transfer_params", json::object({{"do_remote_decode", true}}));
+    ask({{prefill, {prefill.at, "/v1/completions", asked.dump()}}},
+        [](Course& self, const std::vector<json::Value>& admitted) { self.admitted(admitted[0]); });
   }
+
+  void admitted(const json::Value& answer) {
+    const json::Value* transfer = answer.member("kv_transfer_params");
+    if (transfer == nullptr || !transfer->is_object()) {
+      return failed(
+          {Code::kMalformed, fmt::format("the prefill worker {} gives no ticket", prefill.at.text())});
+    }
+    json::Value ticket = *transfer;
+    if (check.is_pushed) ticket.set("isthmus_dialer", "prefill");
+    request.set("kv_transfer_params", std::move(ticket));
+    std::vector<std::pair<Worker, watch::Ask>> asks = {
+        {decode, {decode.at, "/isthmus/canary", request.dump()}}};
+    if (check.is_pushed) {
+      const std::string endpoints = json::object({{"endpoints", agents}}).dump();
+      asks.emplace_back(prefill, watch::Ask{prefill.at, "/isthmus/reach", endpoints});
+    }
+    ask(std::move(asks),
+        [](Course& self, const std::vector<json::Value>& found) { self.compared(found[0]); });
+  }
+
+  void compared(const json::Value& findings) {
+    const auto passed = findings.require<bool>("passed");
+    if (!passed.ok()) return failed(passed.error());
+    report.passed = *passed;
+    report.findings = findings;
+    if (const json::Value* faults = findings.member("faults"); faults != nullptr && faults->is_array()) {
+      for (const json::Value& fault : *faults->as_array())
+        report.faults.push_back(fault.is_string() ? *fault.as_string() : fault.dump());
+    }
+    finish(std::move(report));
+  }
+
+  // A state that mayn't be handed over is a finding; what may be otherwise another time is an error.
+  void failed(const Error& why) {
+    if (why.code != Code::kIncompatible) return finish(why);
+    report.faults.push_back(why.detail);
+    finish(std::move(report));
+  }
+
+  void finish(Result<PairReport> result) {
+    if (const auto told = std::exchange(done, nullptr)) told(std::move(result));
+  }
+};
+
+PairTrial::PairTrial(net::Loop& loop, PairCheck check, Done done)
+    : course_(std::make_shared<Course>(loop, std::move(check), std::move(done))) {
+  course_->begin();
+}
+
+PairTrial::~PairTrial() {
+  course_->done = nullptr;
+  course_->gathering.reset();  // And with it what keeps the course.
+}
+
+Result<PairReport> check_pair(const PairCheck& check) {
+  net::Loop loop;
+  Result<PairReport> report = Error{Code::kInternal, "not tried"};
+  const PairTrial trial(loop, check, [&](Result<PairReport> result) {
+    report = std::move(result);
+    loop.stop();
+  });
+  loop.run();
   return report;
 }
 

@@ -15,6 +15,10 @@
 
 namespace isthmus::fleet {
 
+std::string_view name(Canary canary) {
+  return canary == Canary::kFirstContact ? "first_contact" : "off";
+}
+
 std::string_view name(OnFailure on_failure) {
   return on_failure == OnFailure::kRecompute ? "recompute" : "fail";
 }

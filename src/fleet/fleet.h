@@ -33,12 +33,18 @@ enum class OnFailure : std::uint8_t {
 };
 std::string_view name(OnFailure on_failure);  // "recompute", "fail"
 
+// Whether a pair of workers must pass the canary (spec/canary.md) before requests are handed over between
+// them.
+enum class Canary : std::uint8_t { kFirstContact, kOff };
+std::string_view name(Canary canary);  // "first_contact", "off"
+
 struct Model {
   std::string name;  // As clients name it.
   kv::Exactness exactness = kv::Exactness::kLossless;
   std::uint32_t roundings_max = 1;
   kv::NonFinite non_finite = kv::NonFinite::kRefuse;  // Infinities and NaNs that a conversion meets.
   OnFailure on_failure = OnFailure::kRecompute;
+  Canary canary = Canary::kFirstContact;
   std::optional<Duration> ttft_slo;  // slo.ttft_p90: time to first token; the router counts answers over it.
 };
 

@@ -22,7 +22,7 @@ fleet: demo
 key: file:fleet.key
 models:
   smollm2: {policy: bounded, on_failure: fail, roundings_max: 2, non_finite: replace, slo: {ttft_p90: 2s}}
-  other: {}
+  other: {canary: off}
 workers:
   - {name: p1, role: prefill, model: smollm2, url: "http://127.0.0.1:8001", engine: llamacpp}
   - {name: d1, role: decode, model: smollm2, url: "http://127.0.0.1:8002/", plane: west}
@@ -60,6 +60,8 @@ TEST(Fleet, ReadsModelsWorkersAndRecords) {
   const Model& model = *fleet->find_model("smollm2");
   EXPECT_EQ(model.exactness, kv::Exactness::kBounded);
   EXPECT_EQ(model.on_failure, OnFailure::kFail);
+  EXPECT_EQ(model.canary, Canary::kFirstContact);
+  EXPECT_EQ(fleet->models[1].canary, Canary::kOff);
   EXPECT_EQ(model.ttft_slo, Duration(seconds(2)));
   EXPECT_EQ(fleet->find_model("other")->exactness, kv::Exactness::kLossless);
   ASSERT_EQ(fleet->workers.size(), 2u);

@@ -193,8 +193,8 @@ Result<std::vector<Value>> items(const Value& list, std::size_t items_max) {
 Result<Model> model_of(const Member& member) {
   Model model;
   ISTHMUS_TRY(model.name, name_of({YAML::Node(member.key), member.value.path, member.value.origin}));
-  ISTHMUS_TRY(const Fields fields,
-              Fields::of(member.value, {"policy", "on_failure", "roundings_max", "non_finite", "slo"}));
+  ISTHMUS_TRY(const Fields fields, Fields::of(member.value, {"policy", "on_failure", "canary",
+                                                             "roundings_max", "non_finite", "slo"}));
   if (const Value* value = fields.find("policy")) {
     ISTHMUS_TRY(model.exactness,
                 choice_of<kv::Exactness>(*value, {{"lossless", kv::Exactness::kLossless},
@@ -204,6 +204,10 @@ Result<Model> model_of(const Member& member) {
   if (const Value* value = fields.find("on_failure")) {
     ISTHMUS_TRY(model.on_failure, choice_of<OnFailure>(*value, {{"recompute", OnFailure::kRecompute},
                                                                 {"fail", OnFailure::kFail}}));
+  }
+  if (const Value* value = fields.find("canary")) {
+    ISTHMUS_TRY(model.canary,
+                choice_of<Canary>(*value, {{"first_contact", Canary::kFirstContact}, {"off", Canary::kOff}}));
   }
   if (const Value* value = fields.find("roundings_max")) {
     constexpr std::uint32_t kRoundingsMax = 16;

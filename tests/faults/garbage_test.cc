@@ -66,7 +66,9 @@ class Strangers : public testing::Test {
     options.server.idle_timeout = kHurry;
     options.health_interval = std::chrono::milliseconds(20);
     options.listen = {"127.0.0.1", 0};
-    options.fleet.models.emplace_back().name = kModel;
+    fleet::Model& model = options.fleet.models.emplace_back();
+    model.name = kModel;
+    model.canary = fleet::Canary::kOff;
     options.fleet.workers = workers_of(duo_);
     auto started = router::shell::Router::start(duo_.loop(), std::move(options), metrics_);
     EXPECT_TRUE(started.ok());

@@ -112,7 +112,10 @@ TEST(Pushed, TheRouterTellsTheProducerWhomToReach) {
   router::shell::RouterOptions options;
   options.fleet.name = "pushed";
   options.fleet.dialer = fleet::Dialer::kPrefill;
-  options.fleet.models.push_back({.name = kModel, .on_failure = fleet::OnFailure::kFail});
+  fleet::Model& model = options.fleet.models.emplace_back();
+  model.name = kModel;
+  model.on_failure = fleet::OnFailure::kFail;
+  model.canary = fleet::Canary::kOff;
   options.fleet.workers = workers_of(duo);
   options.listen = {"127.0.0.1", 0};
   options.health_interval = std::chrono::milliseconds(20);

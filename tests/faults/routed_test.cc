@@ -27,6 +27,7 @@ class Routed : public testing::Test {
     fleet::Model model;
     model.name = kModel;
     model.on_failure = on_failure;
+    model.canary = fleet::Canary::kOff;  // Engines without weights.
     router::shell::RouterOptions options;
     options.fleet.name = "pair";
     options.fleet.models = {model};

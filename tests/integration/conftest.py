@@ -159,12 +159,14 @@ class Fleet:
         before_decoders=None,  # Called when the prefill worker serves and no decode worker has begun.
         decoders=1,
         is_wired=False,  # The agents meet over `wires`.
+        canary="off",  # Most tests look at other things than first contact.
     ):
         self.own = own
         self.folder = folder
         (folder / "fleet.key").write_text(secrets.token_hex(32))
         self.file = folder / "fleet.yaml"
         self.on_failure = on_failure
+        self.canary = canary
         self.dialer = dialer
         self.tls = tls
         self.write([])
@@ -206,7 +208,7 @@ class Fleet:
             f"dialer: {self.dialer}",
             *([f"tls: {json.dumps(self.tls)}"] if self.tls else []),
             "models:",
-            f"  smollm2: {{policy: unqualified, on_failure: {self.on_failure}}}",
+            f"  smollm2: {{policy: unqualified, on_failure: {self.on_failure}, canary: {self.canary}}}",
         ]
         lines.append("workers:" if workers else "workers: []")
         for name, role, url in workers:

@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 
+import pytest
 from conftest import PROGRAM, wait_for
 
 CHAT = {"messages": [{"role": "user", "content": "Why is the sky blue?"}], "max_tokens": 4}
@@ -63,6 +64,21 @@ def test_a_pair_is_tried_and_leaves_nothing_behind(fleet):
     assert fleet.decode.post("/isthmus/canary", long).json()["error"]["param"] == "prompt"
     wait_for("everything at rest", lambda: fleet.prefill.is_at_baseline() and fleet.decode.is_at_baseline())
     assert 'isthmus_canaries_total{outcome="passed"} 2' in fleet.decode.get("/metrics").text
+
+
+@pytest.mark.parametrize("dialer", ["decode", "prefill"])
+def test_the_router_tries_a_pair_at_first_contact(make_fleet, dialer):
+    fleet = make_fleet(canary="first_contact", on_failure="fail", dialer=dialer)
+
+    def pairs():
+        return fleet.router.get("/isthmus/workers").json()["pairs"]
+
+    wait_for("the pair to be tried", pairs)
+    (pair,) = pairs()
+    assert (pair["prefill"], pair["decode"], pair["is_sound"]) == ("p1", "d1", True), pair
+    assert pair["finding"].startswith("k differs by 0.0") and "nats away" in pair["finding"]
+    answer = fleet.router.post("/v1/chat/completions", CHAT)
+    assert answer.status_code == 200 and answer.headers["X-Isthmus-Route"].startswith("handoff"), answer.text
 
 
 def test_workers_that_are_down_are_said_and_cost_no_crash(make_fleet):

@@ -129,7 +129,7 @@ class Lane:
             "fleet: matrix",
             "key: file:fleet.key",
             "models:",
-            f"  {MODEL}: {{policy: unqualified, on_failure: {self.policy}}}",
+            f"  {MODEL}: {{policy: unqualified, on_failure: {self.policy}, canary: off}}",
             "workers:" if self.urls else "workers: []",
         ]
         for name, url in self.urls.items():

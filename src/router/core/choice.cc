@@ -39,7 +39,20 @@ bool Core::serves(WorkerIndex worker, std::uint32_t model, Leg leg) const {
 }
 
 bool Core::can_pair(WorkerIndex prefill, WorkerIndex decode) const {
-  return prefill != decode && workers_[prefill].plane == workers_[decode].plane;
+  return pair_reason(prefill, decode).empty();
+}
+
+std::string Core::unpaired_reason(WorkerIndex prefill, Instant now) const {
+  std::string reason;
+  for (WorkerIndex d = 0; d < workers_.size(); ++d) {
+    const bool is_partner = d != prefill && workers_[d].model == workers_[prefill].model &&
+                            workers_[d].role != fleet::Role::kPrefill && is_usable(d, now);
+    if (!is_partner) continue;
+    if (can_pair(prefill, d)) return "";
+    if (reason.empty())
+      reason = fmt::format("no pair with {}: {}", workers_[d].name, pair_reason(prefill, d));
+  }
+  return reason;
 }
 
 std::vector<WorkerIndex> Core::fit(const Request& request, Leg leg, Instant now) const {
@@ -58,7 +71,8 @@ std::string Core::why_none_fit(std::uint32_t model, Leg leg, Instant now) const 
   std::string reasons;
   for (WorkerIndex i = 0; i < workers_.size() && reasons.size() < kTextMax; ++i) {
     if (!serves(i, model, leg)) continue;
-    const std::string reason = unusable_reason(i, now);
+    std::string reason = unusable_reason(i, now);
+    if (reason.empty() && leg == Leg::kPrefill) reason = unpaired_reason(i, now);
     reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", workers_[i].name,
                            reason.empty() ? "failed this request" : reason);
   }

@@ -8,13 +8,28 @@
 #include <utility>
 
 namespace isthmus::router::core {
+namespace {
+
+constexpr const char* kApart = "they are on planes that don't meet";
+constexpr const char* kNotTried = "not tried yet";
+
+}  // namespace
 
 bool is_retryable(Code code) {
   return code != Code::kInvalidArgument && code != Code::kUnsupported && code != Code::kCancelled;
 }
 
 Core::Core(const Config& config, const fleet::Fleet& fleet)
-    : config_(config), models_(fleet.models), workers_(fleet.workers), states_(fleet.workers.size()) {}
+    : config_(config), models_(fleet.models), workers_(fleet.workers), states_(fleet.workers.size()) {
+  for (WorkerIndex p = 0; p < workers_.size(); ++p) {
+    const auto model = std::ranges::find(models_, workers_[p].model, &fleet::Model::name);
+    const bool is_tried_first = model != models_.end() && model->canary == fleet::Canary::kFirstContact;
+    for (WorkerIndex d = 0; d < workers_.size(); ++d) {
+      const bool is_apart = p == d || workers_[p].plane != workers_[d].plane;
+      pair_reasons_.emplace_back(is_apart ? kApart : is_tried_first ? kNotTried : "");
+    }
+  }
+}
 
 void Core::step(const Event& event, Instant now, std::vector<Action>& out) {
   const Step step{now, &out};
@@ -70,6 +85,14 @@ void Core::on(const WorkerReport& event, Step) {
   WorkerState& state = states_[event.worker];
   state.ready = event.ready;
   state.reason = event.ready ? "" : event.reason;
+  may_drain_ = true;
+}
+
+void Core::on(const PairTried& event, Step) {
+  ISTHMUS_CHECK(event.prefill < workers_.size() && event.decode < workers_.size());
+  std::string& reason = pair_reasons_[event.prefill * workers_.size() + event.decode];
+  if (reason == kApart) return;
+  reason = event.is_sound ? "" : event.reason.empty() ? kNotTried : event.reason;
   may_drain_ = true;
 }
 

@@ -52,6 +52,12 @@ struct WorkerReport {
   bool ready = false;
   std::string reason;  // Why not ready, for people.
 };
+// What the canary said of a pair; one whose model wants it and of which nothing was said is used by nobody.
+struct PairTried {
+  WorkerIndex prefill = 0, decode = 0;
+  bool is_sound = false;
+  std::string reason;  // Why not, for people.
+};
 struct PrefillAdmitted {
   RequestId request = 0;
   std::uint32_t attempt = 0;
@@ -75,8 +81,8 @@ struct Cancelled {
   RequestId request = 0;
 };
 struct Tick {};
-using Event =
-    std::variant<Arrived, WorkerReport, PrefillAdmitted, FirstToken, Finished, Failed, Cancelled, Tick>;
+using Event = std::variant<Arrived, WorkerReport, PairTried, PrefillAdmitted, FirstToken, Finished, Failed,
+                           Cancelled, Tick>;
 
 // --- Actions.
 struct DispatchPrefill {
@@ -147,6 +153,10 @@ class Core {
 
   Ledger ledger() const;
   WorkerView view(WorkerIndex worker, Instant now) const;
+  // Of two workers that could be a pair: "" if requests may be handed over, or why not.
+  const std::string& pair_reason(WorkerIndex prefill, WorkerIndex decode) const {
+    return pair_reasons_[prefill * workers_.size() + decode];
+  }
   // May a request for `model` be served now (perhaps after queueing)? unavailable with the reason if not.
   Status can_serve(std::string_view model, Instant now) const;
   // Recounts all loads from the live requests; internal if the ledger disagrees. For tests.
@@ -192,6 +202,7 @@ class Core {
 
   void on(const Arrived& event, Step step);
   void on(const WorkerReport& event, Step step);
+  void on(const PairTried& event, Step step);
   void on(const PrefillAdmitted& event, Step step);
   void on(const FirstToken& event, Step step);
   void on(const Finished& event, Step step);
@@ -206,6 +217,8 @@ class Core {
   WorkerIndex least_loaded(const std::vector<WorkerIndex>& candidates) const;
   bool serves(WorkerIndex worker, std::uint32_t model, Leg leg) const;
   bool can_pair(WorkerIndex prefill, WorkerIndex decode) const;
+  // Of a prefill worker that is fit but has no partner among usable decode workers; "" if it has one.
+  std::string unpaired_reason(WorkerIndex prefill, Instant now) const;
   // Workers for a leg that didn't fail this request; fit ones, whether they have room or not.
   std::vector<WorkerIndex> fit(const Request& request, Leg leg, Instant now) const;
   std::string why_none_fit(std::uint32_t model, Leg leg, Instant now) const;
@@ -239,6 +252,8 @@ class Core {
   std::vector<fleet::Model> models_;
   std::vector<fleet::Worker> workers_;
   std::vector<WorkerState> states_;
+  // Why no state goes from prefill to decode worker, at prefill * workers + decode: "" if it may.
+  std::vector<std::string> pair_reasons_;
   std::map<RequestId, Request> requests_;  // Live and queued; bounded by live_max + queue_max.
   std::vector<RequestId> queue_;           // In order of arrival.
   std::uint64_t turns_ = 0;

@@ -126,6 +126,41 @@ TEST(Core, NeverPairsAWorkerWithItselfOrAcrossPlanes) {
   for (RequestId id = 1; id < 5; ++id) EXPECT_EQ(planes.text(planes.arrive(id)), "prefill p2 #1");
 }
 
+fleet::Fleet tried_first(std::string_view workers,
+                         fleet::OnFailure on_failure = fleet::OnFailure::kRecompute) {
+  fleet::Fleet fleet = test_fleet(workers, on_failure);
+  fleet.models[0].canary = fleet::Canary::kFirstContact;
+  return fleet;
+}
+
+TEST(Core, HandsNothingOverBetweenAPairThatIsntKnownToBeSound) {
+  Driver d(tried_first("p1:prefill p2:prefill d1:decode"));
+  EXPECT_EQ(d.text(d.arrive(1)), "decode d1 #1") << "neither pair was tried: computed where it is decoded";
+  d.send(PairTried{1, 2, true, ""});
+  EXPECT_EQ(d.text(d.arrive(2)), "prefill p2 #1");
+  d.send(PairTried{0, 2, false, "v differs"});
+  EXPECT_EQ(d.text(d.arrive(3)), "prefill p2 #1");
+  d.send(PairTried{0, 2, true, ""});
+  EXPECT_EQ(d.text(d.arrive(4)), "prefill p1 #1");
+  d.send(PairTried{0, 2, false, ""});
+  EXPECT_EQ(d.core().pair_reason(0, 2), "not tried yet");
+}
+
+TEST(Core, SaysWhyAPairIsntUsedAndDoesntComputeElsewhereIfThatIsForbidden) {
+  Driver d(tried_first("p1:prefill d1:decode", fleet::OnFailure::kFail));
+  EXPECT_EQ(d.text(d.arrive(1)), "error unavailable");
+  d.send(PairTried{0, 1, false, "v differs in 2 of 30 layers"});
+  const Status status = d.core().can_serve("m", d.now());
+  EXPECT_EQ(status.error().detail,
+            "no prefill worker is ready for 'm' (p1: no pair with d1: v differs in 2 of 30 layers)");
+}
+
+TEST(Core, APairAcrossPlanesIsNeverSound) {
+  Driver d(tried_first("p1:prefill@east d1:decode@west"));
+  d.send(PairTried{0, 1, true, ""});
+  EXPECT_EQ(d.text(d.arrive(1)), "decode d1 #1");
+}
+
 TEST(Core, StripsTheTransferWhenTheAnswerOfPHasNone) {
   Driver d(test_fleet("p1:prefill d1:decode"));
   d.arrive(1);

@@ -18,6 +18,7 @@ inline fleet::Fleet test_fleet(std::string_view workers,
   fleet::Model model;
   model.name = "m";
   model.on_failure = on_failure;
+  model.canary = fleet::Canary::kOff;
   fleet.models.push_back(model);
   while (!workers.empty()) {
     const auto end = std::min(workers.find(' '), workers.size());

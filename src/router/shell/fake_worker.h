@@ -64,7 +64,10 @@ class FakeWorker {
     };
   }
 
-  std::string not_ready;               // The reason; "" means ready.
+  std::string not_ready;  // The reason; "" means ready.
+  std::string incarnation = "1";
+  bool is_sound = true;  // As its canary finds.
+  std::vector<http::Request> canaries;
   std::vector<http::Request> seen;     // Completions.
   std::vector<std::string> cancelled;  // Request ids.
   std::vector<std::shared_ptr<http::Exchange>> held;
@@ -76,8 +79,9 @@ class FakeWorker {
   void handle(std::shared_ptr<http::Exchange> exchange) {
     const http::Request& request = exchange->request();
     if (request.path == "/ready") {
-      return exchange->send(not_ready.empty() ? http::Response{200, {}, "{}"}
-                                              : http::error_response({Code::kUnavailable, not_ready}));
+      return exchange->send(not_ready.empty()
+                                ? http::Response{200, {}, R"({"incarnation":")" + incarnation + R"("})"}
+                                : http::error_response({Code::kUnavailable, not_ready}));
     }
     if (request.path == "/metrics")
       return exchange->send({200, {{"Content-Type", "text/plain"}}, "# none\n"});
@@ -85,6 +89,13 @@ class FakeWorker {
       const auto body = json::parse(request.body);
       cancelled.push_back(body.ok() ? body->get<std::string>("request_id").value().value_or("") : "");
       return exchange->send({200, {}, "{}"});
+    }
+    if (request.path == "/tokenize") return text(R"({"tokens":[1,2,3]})")(exchange);
+    if (request.path == "/isthmus/canary") {
+      canaries.push_back(request);
+      const char* passed = R"({"passed":true,"faults":[],"kl":0})";
+      const char* failed = R"({"passed":false,"faults":["v differs"],"kl":9})";
+      return text(is_sound ? passed : failed)(exchange);
     }
     if (request.path == "/isthmus/supersede") {
       ++superseded;

@@ -63,6 +63,7 @@ void Health::answered(core::WorkerIndex worker, const Result<http::Response>& an
     const auto told = JsonObjectText::scan(answer->body);
     const std::string_view agent = told.ok() ? told->raw("agent") : std::string_view();
     state.agent = agent.starts_with('[') ? agent : std::string_view();
+    state.incarnation = told.ok() ? told->raw("incarnation") : std::string_view();
     return report_(worker, true, "");
   }
   std::string reason = message_of(answer->body);

@@ -30,13 +30,15 @@ class Health {
   void check_soon(core::WorkerIndex worker);
   // Endpoints of the worker's handoff agent, a JSON array's text as it last told them; "" if it hasn't.
   const std::string& agent_endpoints(core::WorkerIndex worker) const { return checks_[worker].agent; }
+  // Of the process that was ready last, as it told it: another one after each start. "" if it hasn't.
+  const std::string& incarnation(core::WorkerIndex worker) const { return checks_[worker].incarnation; }
 
  private:
   struct Check {
     std::unique_ptr<http::Call> call;
     std::unique_ptr<net::Loop::Timer> next;
     bool in_flight = false;
-    std::string agent;
+    std::string agent, incarnation;
   };
   void check(core::WorkerIndex worker);
   void answered(core::WorkerIndex worker, const Result<http::Response>& answer);

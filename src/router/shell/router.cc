@@ -17,6 +17,7 @@
 #include "router/shell/health.h"
 #include "router/shell/metrics.h"
 #include "router/shell/relay.h"
+#include "router/shell/trials.h"
 
 namespace isthmus::router::shell {
 namespace {
@@ -48,7 +49,8 @@ class Serving final : public Router {
         health_(loop, options_.fleet.workers, options_.health_interval,
                 [this](core::WorkerIndex worker, bool ready, std::string reason) {
                   worker_checked(worker, ready, std::move(reason));
-                }) {}
+                }),
+        trials_(loop, options_.fleet, [this](const core::PairTried& tried) { tell(tried); }) {}
   ~Serving() override {
     is_closing_ = true;
     server_.reset();
@@ -67,6 +69,20 @@ class Serving final : public Router {
   net::Endpoint endpoint() const override { return server_->endpoint(); }
   void stop_accepting() override { server_->stop_accepting(); }
   core::Ledger ledger() const override { return core_.ledger(); }
+
+  bool is_trying() const override { return trials_.is_waiting(); }
+  std::vector<PairFinding> pairs() const override {
+    std::vector<PairFinding> found;
+    for (core::WorkerIndex p = 0; p < options_.fleet.workers.size(); ++p) {
+      for (core::WorkerIndex d = 0; d < options_.fleet.workers.size(); ++d) {
+        const std::string& text = trials_.finding(p, d);
+        if (text.empty()) continue;
+        found.push_back({options_.fleet.workers[p].name, options_.fleet.workers[d].name,
+                         core_.pair_reason(p, d).empty(), text});
+      }
+    }
+    return found;
+  }
 
   Status ready() const override {
     Status last = Error{Code::kUnavailable, "the fleet has no models"};
@@ -143,6 +159,12 @@ class Serving final : public Router {
     if (before.ready != is_ready) {
       ISTHMUS_LOG(kInfo, "worker", "name={} ready={} reason=\"{}\"", options_.fleet.workers[worker].name,
                   is_ready, reason);
+    }
+    // First: what was known of the pairs of a worker that has started anew holds no longer.
+    if (is_ready) {
+      trials_.worker_ready(worker, health_.incarnation(worker));
+    } else {
+      trials_.worker_gone(worker);
     }
     tell(core::WorkerReport{worker, is_ready, std::move(reason)});
   }
@@ -343,7 +365,15 @@ class Serving final : public Router {
                                       {"tokens", view.tokens},
                                       {"dispatched", view.dispatched}}));
     }
-    return json_response(json::object({{"fleet", options_.fleet.name}, {"workers", std::move(workers)}}));
+    json::Array tried;
+    for (const PairFinding& pair : pairs()) {
+      tried.push_back(json::object({{"prefill", pair.prefill},
+                                    {"decode", pair.decode},
+                                    {"is_sound", pair.is_sound},
+                                    {"finding", pair.finding}}));
+    }
+    return json_response(json::object(
+        {{"fleet", options_.fleet.name}, {"workers", std::move(workers)}, {"pairs", std::move(tried)}}));
   }
 
   struct Entry {
@@ -364,6 +394,7 @@ class Serving final : public Router {
   core::Core core_;
   std::unique_ptr<http::Client> client_;
   Health health_;
+  Trials trials_;
   bool is_closing_ = false, is_stepping_ = false;
   std::deque<core::Event> pending_;  // Empty between callbacks.
   std::map<core::RequestId, Entry>

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "base/metrics.h"
 #include "base/status.h"
@@ -21,6 +23,13 @@ struct RouterOptions {
   core::Config core;
   http::ServerLimits server;
   Duration health_interval = std::chrono::seconds(1);  // Between two GET /ready of one worker.
+};
+
+// What the canary found of a pair of workers (spec/canary.md).
+struct PairFinding {
+  std::string prefill, decode;  // Names.
+  bool is_sound = false;        // Requests may be handed over.
+  std::string finding;
 };
 
 // Paths: POST /v1/completions, /v1/chat/completions; GET /v1/models, /health, /ready, /metrics,
@@ -43,6 +52,9 @@ class Router {
   virtual net::Endpoint endpoint() const = 0;
   // Can some model be served now? unavailable with each worker's reason if not.
   virtual Status ready() const = 0;
+  // Are there two workers of which it isn't known yet whether their states agree?
+  virtual bool is_trying() const = 0;
+  virtual std::vector<PairFinding> pairs() const = 0;  // Those that were tried.
   // New connections are refused; requests in flight go on.
   virtual void stop_accepting() = 0;
   virtual core::Ledger ledger() const = 0;

@@ -35,8 +35,10 @@ struct Got {
 class RouterTest : public ::testing::Test {
  protected:
   // As core::test_fleet(); every worker is a fake that is up.
-  void start(std::string_view workers, fleet::OnFailure on_failure = fleet::OnFailure::kRecompute) {
+  void start(std::string_view workers, fleet::OnFailure on_failure = fleet::OnFailure::kRecompute,
+             fleet::Canary canary = fleet::Canary::kOff) {
     options_.fleet = core::test_fleet(workers, on_failure);
+    options_.fleet.models[0].canary = canary;
     for (fleet::Worker& worker : options_.fleet.workers) {
       fakes_[worker.name] = std::make_unique<FakeWorker>(loop_, kAnyPort, worker.name);
       worker.http = fakes_[worker.name]->endpoint();
@@ -93,6 +95,39 @@ class RouterTest : public ::testing::Test {
   std::unique_ptr<http::Client> client_ = http::make_client(loop_, http::ClientLimits{});
   std::unique_ptr<Router> router_;
 };
+
+TEST_F(RouterTest, TriesAPairAtFirstContactBeforeItIsUsed) {
+  start("p1:prefill d1:decode", fleet::OnFailure::kFail, fleet::Canary::kFirstContact);
+  wait([&] { return !router_->pairs().empty(); });
+  ASSERT_EQ(fake("d1").canaries.size(), 1u);
+  EXPECT_THAT(fake("d1").canaries[0].body, HasSubstr(R"("isthmus_ticket":"p1-ticket")"));
+  EXPECT_EQ(ask(post(R"({"prompt":"hi"})")).status, 200);
+  EXPECT_THAT(worker_page(), HasSubstr(R"({"prefill":"p1","decode":"d1","is_sound":true)"));
+}
+
+TEST_F(RouterTest, HandsNothingOverBetweenWorkersWhoseStatesDiffer) {
+  options_.health_interval = std::chrono::milliseconds(5);
+  start("p1:prefill d1:decode", fleet::OnFailure::kFail, fleet::Canary::kFirstContact);
+  fake("d1").is_sound = false;
+  wait([&] { return !router_->pairs().empty(); });
+  const std::size_t of_trial = fake("p1").seen.size();
+  const Got got = ask(post(R"({"prompt":"hi"})"));
+  EXPECT_EQ(got.status, 503);
+  EXPECT_THAT(got.body, HasSubstr("no pair with d1: v differs"));
+  EXPECT_EQ(fake("p1").seen.size(), of_trial);
+  // Another process behind the same address is another worker.
+  fake("d1").is_sound = true;
+  fake("d1").incarnation = "2";
+  wait([&] { return fake("d1").canaries.size() == 2 && !router_->is_trying(); });
+  EXPECT_EQ(ask(post(R"({"prompt":"hi"})")).status, 200);
+}
+
+TEST_F(RouterTest, TriesManyPairsEachWorkerInOneTrialAtATime) {
+  start("p1:prefill p2:prefill d1:decode d2:decode", fleet::OnFailure::kFail, fleet::Canary::kFirstContact);
+  wait([&] { return router_->pairs().size() == 4 && !router_->is_trying(); });
+  EXPECT_EQ(fake("d1").canaries.size() + fake("d2").canaries.size(), 4u);
+  EXPECT_EQ(ask(post(R"({"prompt":"hi"})")).status, 200);
+}
 
 TEST_F(RouterTest, StreamsTheDecodersAnswerAfterRelayingThePrefillersTicket) {
   start("p1:prefill d1:decode");
