@@ -45,4 +45,10 @@ std::uint64_t allocations() {
   return counted;
 }
 
+bool are_allocations_counted() {
+  const std::uint64_t before = counted;
+  ::operator delete(::operator new(1));  // Called by name, not elided as an expression may be.
+  return counted != before;
+}
+
 }  // namespace isthmus::transform
