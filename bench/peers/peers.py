@@ -44,13 +44,25 @@ def install(where):
 
 def own_rate(program, size):
     """GB/s of a handoff, digests and verification inside the time: the median of three in two new processes.
-    The first touches all memory for the first time, which the peer's connected mover has done before."""
-    case = ["--case", OWN_CASE, "--runs", "3", "--size", str(size), "--json"]
-    out = subprocess.run([program, "bench", "handoff", *case], check=True, capture_output=True, text=True)
+    The first touches all memory for the first time, which the peer's connected mover has done before.
+    This process group, where the peer's threads may spin, stands still meanwhile; another one stops it."""
+    command = [sys.executable, __file__, program, "--size", str(size)]
+    command += ["--while-stopped", str(os.getpgrp())]
+    out = subprocess.run(command, check=True, capture_output=True, text=True, start_new_session=True)
     record = json.loads(out.stdout.splitlines()[0])
     if record["value"] is None:
         raise RuntimeError(record["reference"])
     return record["value"]
+
+
+def run_while_stopped(arguments):
+    """The own case with the process group `while_stopped` at a halt; its record on stdout."""
+    case = ["--case", OWN_CASE, "--runs", "3", "--size", str(arguments.size), "--json"]
+    os.killpg(arguments.while_stopped, signal.SIGSTOP)
+    try:
+        subprocess.run([arguments.program, "bench", "handoff", *case], check=True)
+    finally:
+        os.killpg(arguments.while_stopped, signal.SIGCONT)
 
 
 def title(peer, tuned, piece):
@@ -111,7 +123,11 @@ def main():
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--size", type=int, default=64, help="MiB")
     parser.add_argument("--case", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--while-stopped", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.while_stopped is not None:
+        run_while_stopped(arguments)
+        return None
     if arguments.case is not None:
         try:
             measure(arguments, CASES[arguments.case])
