@@ -123,7 +123,7 @@ void Service::Canary::fail(const Error& why, Duration retry_after) {
 void Service::Canary::end(const char* outcome) {
   const auto keep = shared_from_this();
   exchange_.reset();
-  if (const auto incoming = std::exchange(incoming_, nullptr)) incoming->cancel();
+  if (const auto incoming = incoming_.lock()) incoming->cancel();
   if (is_comparing_) return;
   service_.agent_.free_memory(own_);
   service_.agent_.free_memory(came_);

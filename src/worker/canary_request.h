@@ -30,7 +30,7 @@ class Service::Canary : public std::enable_shared_from_this<Service::Canary> {
   Service& service_;
   std::shared_ptr<http::Exchange> exchange_;  // Null once it is over.
   Prepared prepared_;
-  std::shared_ptr<Incoming> incoming_;
+  std::weak_ptr<Incoming> incoming_;
   bool is_comparing_ = false;            // On the engine's thread.
   CanaryLimits limits_;                  // Once the producer's state is known.
   handoff::Ending ending_;               // Of the handoff.

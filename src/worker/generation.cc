@@ -196,7 +196,7 @@ void Service::Generation::fail(const Error& why) {
 
 void Service::Generation::drop() {
   if (is_over_) return;
-  const auto incoming = std::exchange(incoming_, nullptr);
+  const auto incoming = incoming_.lock();
   end();
   if (incoming) incoming->cancel();
 }

@@ -50,7 +50,7 @@ class Service::Generation : public std::enable_shared_from_this<Service::Generat
   std::uint64_t tokens_ = 0;
   bool is_over_ = false;
   std::optional<JobId> job_;
-  std::shared_ptr<Incoming> incoming_;
+  std::weak_ptr<Incoming> incoming_;
   Instant start_by_;  // It has a place in the engine by then, or is refused.
   handoff::GrantId grant_ = 0;
   Duration retry_after_{0};      // For an answer that is `exhausted`.

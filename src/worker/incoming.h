@@ -20,7 +20,8 @@ struct Arrived {
   handoff::Ending ending;
 };
 
-// Loop's thread. Each event comes at most once, and none after cancel().
+// Loop's thread. Each event comes at most once, and none after cancel(). The agent owns it while it fetches,
+// and it owns its events: a receiver that they own keeps a weak pointer.
 class Service::Incoming : public std::enable_shared_from_this<Service::Incoming> {
  public:
   struct Events {
