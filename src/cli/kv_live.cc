@@ -14,6 +14,7 @@
 #include "cli/options.h"
 #include "cli/print.h"
 #include "engine/api/engine.h"
+#include "engine/api/run_tokens.h"
 #include "engine/api/tokenizer.h"
 #include "engine/probe/probe.h"
 #include "http/json.h"
@@ -61,27 +62,13 @@ Result<Live> start(const LiveCommand& command, const MakeEngine& make_engine,
   return live;
 }
 
-// Runs tokens behind what the sequence has; the row after the last one.
-Result<std::vector<float>> run_tokens(engine::Engine& engine, engine::SequenceId sequence,
-                                      std::span<const engine::TokenId> tokens) {
-  std::vector<float> row;
-  while (!tokens.empty()) {
-    const std::size_t count = std::min<std::size_t>(tokens.size(), engine.info().step_tokens_max);
-    const bool is_last = count == tokens.size();
-    const engine::StepItem item{sequence, tokens.first(count), is_last ? 1U : 0U};
-    ISTHMUS_TRY(const engine::StepOutput output, engine.step(std::span(&item, 1)));
-    if (is_last) row.assign(output.logits.begin(), output.logits.end());
-    tokens = tokens.subspan(count);
-  }
-  return row;
-}
-
 // Greedily, from the prompt's last token on; `count` tokens, or as many as the model has to say.
 Result<Tokens> go_on(Live& live, engine::SequenceId sequence, std::uint32_t count) {
   Tokens said;
   engine::TokenId next = live.prompt.back();
   while (said.size() < count) {
-    ISTHMUS_TRY(const std::vector<float> row, run_tokens(*live.engine, sequence, std::span(&next, 1)));
+    ISTHMUS_TRY(const std::vector<float> row,
+                engine::run_tokens(*live.engine, sequence, std::span(&next, 1)));
     next = static_cast<engine::TokenId>(std::max_element(row.begin(), row.end()) - row.begin());
     if (live.tokenizer->is_end_of_generation(next)) break;
     said.push_back(next);
@@ -178,7 +165,7 @@ Result<Digest128> adopt(Live& live, const LiveCommand& command, const kvs::State
 Status export_state(Live& live, const LiveCommand& command) {
   ISTHMUS_TRY(const engine::SequenceId sequence, live.engine->open(live.prompt.size() + command.generate));
   const std::span<const engine::TokenId> state = std::span(live.prompt).first(live.state_tokens());
-  ISTHMUS_TRY(run_tokens(*live.engine, sequence, state).status());
+  ISTHMUS_TRY(engine::run_tokens(*live.engine, sequence, state).status());
   ISTHMUS_TRY(const Digest128 root, write_state(live, command, sequence));
   ISTHMUS_TRY(const Tokens said, go_on(live, sequence, command.generate));
   print_answer(command, live, said, root.hex());

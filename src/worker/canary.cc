@@ -10,6 +10,7 @@
 #include <memory>
 #include <utility>
 
+#include "engine/api/run_tokens.h"
 #include "kvs/state.h"
 
 namespace isthmus::worker {
@@ -29,21 +30,6 @@ class OpenSequence {
   engine::Engine& engine_;
   engine::SequenceId id_;
 };
-
-// Runs tokens behind what the sequence has; the row after the last one.
-Result<Row> run(engine::Engine& engine, engine::SequenceId sequence,
-                std::span<const engine::TokenId> tokens) {
-  Row row;
-  while (!tokens.empty()) {
-    const std::size_t count = std::min<std::size_t>(tokens.size(), engine.info().step_tokens_max);
-    const bool is_last = count == tokens.size();
-    const engine::StepItem item{sequence, tokens.first(count), is_last ? 1u : 0u};
-    ISTHMUS_TRY(const engine::StepOutput output, engine.step(std::span(&item, 1)));
-    if (is_last) row.assign(output.logits.begin(), output.logits.end());
-    tokens = tokens.subspan(count);
-  }
-  return row;
-}
 
 engine::TokenId likeliest(const Row& row) {
   return static_cast<engine::TokenId>(std::ranges::max_element(row) - row.begin());
@@ -105,7 +91,7 @@ Result<CanaryFindings> compare_with_own(engine::Engine& engine, std::span<const 
   ISTHMUS_TRY(engine.kv_sink()->adopt(handed, tokens));
   ISTHMUS_TRY(const engine::SequenceId id, engine.open(prompt.size() + 1));
   const OpenSequence own(engine, id);
-  ISTHMUS_TRY(const Row first_row, run(engine, own.id(), prompt));
+  ISTHMUS_TRY(const Row first_row, engine::run_tokens(engine, own.id(), prompt));
   CanaryFindings findings;
   findings.first_own = likeliest(first_row);
   findings.first_handed = first;
@@ -114,8 +100,8 @@ Result<CanaryFindings> compare_with_own(engine::Engine& engine, std::span<const 
     ISTHMUS_TRY(const Exported theirs, exported(engine, handed, tokens));
     ISTHMUS_TRY(findings.numbers, kvs::compare_numbers(ours.state, theirs.state));
   }
-  ISTHMUS_TRY(const Row own_row, run(engine, own.id(), std::span(&first, 1)));
-  ISTHMUS_TRY(const Row handed_row, run(engine, handed, std::span(&first, 1)));
+  ISTHMUS_TRY(const Row own_row, engine::run_tokens(engine, own.id(), std::span(&first, 1)));
+  ISTHMUS_TRY(const Row handed_row, engine::run_tokens(engine, handed, std::span(&first, 1)));
   findings.kl = kl(own_row, handed_row);
   findings.top_own = likeliest(own_row);
   findings.top_handed = likeliest(handed_row);
