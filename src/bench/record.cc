@@ -5,19 +5,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
+#include "base/rounded.h"
 #include "http/json.h"
 
 namespace isthmus::bench {
 namespace {
-
-// Six significant digits: more is noise and unreadable.
-json::Value rounded(double value) {
-  if (value == 0 || !std::isfinite(value)) return value;
-  const double scale = std::pow(10.0, 5 - std::floor(std::log10(std::fabs(value))));
-  return std::round(value * scale) / scale;
-}
 
 json::Value median_of(const std::optional<Summary>& summary) {
   return summary ? rounded(summary->median) : json::Value();

@@ -5,11 +5,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <utility>
 
-#include "base/bytes.h"
 #include "transform/program.h"
 
 namespace isthmus::kvs {

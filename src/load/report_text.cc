@@ -2,20 +2,12 @@
 // A report as JSON and as a table.
 #include <fmt/format.h>
 
-#include <cmath>
-
+#include "base/rounded.h"
 #include "http/json.h"
 #include "load/report.h"
 
 namespace isthmus::load {
 namespace {
-
-// Six significant digits: more is noise.
-json::Value rounded(double value) {
-  if (value == 0 || !std::isfinite(value)) return value;
-  const double scale = std::pow(10.0, 5 - std::floor(std::log10(std::fabs(value))));
-  return std::round(value * scale) / scale;
-}
 
 json::Value to_value(const Spread& spread) {
   if (spread.count == 0) return nullptr;
@@ -32,7 +24,7 @@ json::Value limit(const std::optional<Duration>& limit) {
 }
 
 json::Value counts_of(const Report& report) {
-  json::Object counts, examples;
+  json::Object counts;
   for (std::size_t i = 0; i < kOutcomeCount; ++i)
     counts.emplace_back(name(static_cast<Outcome>(i)), report.counts[i]);
   return counts;
