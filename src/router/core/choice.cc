@@ -42,15 +42,13 @@ bool Core::can_pair(WorkerIndex prefill, WorkerIndex decode) const {
   return pair_reason(prefill, decode).empty();
 }
 
-std::string Core::unpaired_reason(WorkerIndex prefill, Instant now) const {
+std::string Core::unpaired_reason(WorkerIndex prefill, std::uint32_t model, Instant now) const {
   std::string reason;
   for (WorkerIndex d = 0; d < workers_.size(); ++d) {
-    const bool is_partner = d != prefill && workers_[d].model == workers_[prefill].model &&
-                            workers_[d].role != fleet::Role::kPrefill && is_usable(d, now);
-    if (!is_partner) continue;
-    if (can_pair(prefill, d)) return "";
-    if (reason.empty())
-      reason = fmt::format("no pair with {}: {}", workers_[d].name, pair_reason(prefill, d));
+    if (d == prefill || !serves(d, model, Leg::kDecode) || !is_usable(d, now)) continue;
+    const std::string& why = pair_reason(prefill, d);
+    if (why.empty()) return "";
+    if (reason.empty()) reason = fmt::format("no pair with {}: {}", workers_[d].name, why);
   }
   return reason;
 }
@@ -72,7 +70,7 @@ std::string Core::why_none_fit(std::uint32_t model, Leg leg, Instant now) const 
   for (WorkerIndex i = 0; i < workers_.size() && reasons.size() < kTextMax; ++i) {
     if (!serves(i, model, leg)) continue;
     std::string reason = unusable_reason(i, now);
-    if (reason.empty() && leg == Leg::kPrefill) reason = unpaired_reason(i, now);
+    if (reason.empty() && leg == Leg::kPrefill) reason = unpaired_reason(i, model, now);
     reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", workers_[i].name,
                            reason.empty() ? "failed this request" : reason);
   }

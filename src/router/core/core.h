@@ -218,7 +218,7 @@ class Core {
   bool serves(WorkerIndex worker, std::uint32_t model, Leg leg) const;
   bool can_pair(WorkerIndex prefill, WorkerIndex decode) const;
   // Of a prefill worker that is fit but has no partner among usable decode workers; "" if it has one.
-  std::string unpaired_reason(WorkerIndex prefill, Instant now) const;
+  std::string unpaired_reason(WorkerIndex prefill, std::uint32_t model, Instant now) const;
   // Workers for a leg that didn't fail this request; fit ones, whether they have room or not.
   std::vector<WorkerIndex> fit(const Request& request, Leg leg, Instant now) const;
   std::string why_none_fit(std::uint32_t model, Leg leg, Instant now) const;

@@ -73,13 +73,9 @@ class Serving final : public Router {
   bool is_trying() const override { return trials_.is_waiting(); }
   std::vector<PairFinding> pairs() const override {
     std::vector<PairFinding> found;
-    for (core::WorkerIndex p = 0; p < options_.fleet.workers.size(); ++p) {
-      for (core::WorkerIndex d = 0; d < options_.fleet.workers.size(); ++d) {
-        const std::string& text = trials_.finding(p, d);
-        if (text.empty()) continue;
-        found.push_back({options_.fleet.workers[p].name, options_.fleet.workers[d].name,
-                         core_.pair_reason(p, d).empty(), text});
-      }
+    for (Trials::Finding& one : trials_.findings()) {
+      found.push_back({options_.fleet.workers[one.prefill].name, options_.fleet.workers[one.decode].name,
+                       core_.pair_reason(one.prefill, one.decode).empty(), std::move(one.text)});
     }
     return found;
   }

@@ -67,11 +67,12 @@ bool Trials::is_waiting() const {
   return std::ranges::any_of(pairs_, [this](const Pair& pair) { return !pair.is_tried && is_there(pair); });
 }
 
-const std::string& Trials::finding(core::WorkerIndex prefill, core::WorkerIndex decode) const {
-  static const std::string kNone;
-  const auto at = std::ranges::find_if(
-      pairs_, [&](const Pair& pair) { return pair.prefill == prefill && pair.decode == decode; });
-  return at == pairs_.end() ? kNone : at->finding;
+std::vector<Trials::Finding> Trials::findings() const {
+  std::vector<Finding> found;
+  for (const Pair& pair : pairs_) {
+    if (!pair.finding.empty()) found.push_back({pair.prefill, pair.decode, pair.finding});
+  }
+  return found;
 }
 
 void Trials::look_soon(Duration after) {

@@ -30,8 +30,11 @@ class Trials {
   void worker_gone(core::WorkerIndex worker);
   // Two workers that are there haven't been tried yet.
   bool is_waiting() const;
-  // What was found of a pair, for people; "" before. "passed: …" or why not.
-  const std::string& finding(core::WorkerIndex prefill, core::WorkerIndex decode) const;
+  struct Finding {
+    core::WorkerIndex prefill = 0, decode = 0;
+    std::string text;  // For people: how near the states are, or why the pair isn't used.
+  };
+  std::vector<Finding> findings() const;  // Of pairs of which something was found.
 
  private:
   struct Pair {
