@@ -91,22 +91,13 @@ def check(url, workers, pids, seconds):
         assert after - before < GROWTH_MAX, (before, after)
 
 
+def worker_of(own, *options):
+    arguments = ["worker", "--engine", "llamacpp", "--model", MODEL, "--listen", "127.0.0.1:0", *options]
+    return own(Server(arguments)).start()
+
+
 def test_a_worker_keeps_its_goodput(own, request):
-    worker = own(
-        Server(
-            [
-                "worker",
-                "--engine",
-                "llamacpp",
-                "--model",
-                MODEL,
-                "--listen",
-                "127.0.0.1:0",
-                "--queue-wait",
-                QUEUE_WAIT_S,
-            ]
-        )
-    ).start()
+    worker = worker_of(own, "--queue-wait", QUEUE_WAIT_S)
     check(worker.url, [worker], [worker.pid], seconds_of(request))
     assert worker.is_at_baseline()
 
@@ -130,32 +121,13 @@ def test_a_pair_keeps_its_goodput(own, request):
 
 def test_without_time_to_wait_a_worker_still_serves(own):
     """The shortest wait refuses what can't begin in its turn, and nothing else."""
-    worker = own(
-        Server(
-            [
-                "worker",
-                "--engine",
-                "llamacpp",
-                "--model",
-                MODEL,
-                "--listen",
-                "127.0.0.1:0",
-                "--queue-wait",
-                "0.05",
-            ]
-        )
-    ).start()
+    worker = worker_of(own, "--queue-wait", "0.05")
     (run,), _ = bench("--url", worker.url, "--concurrency", 1, "--duration", 2, *LENGTHS)
     assert run["counts"]["ok"] == run["requests"] > 0, run["first_of"]
 
 
 def test_the_official_client_is_told_to_come_back_and_does(own):
-    worker = own(
-        Server(
-            ["worker", "--engine", "llamacpp", "--model", MODEL, "--listen", "127.0.0.1:0"]
-            + ["--sequences", "1", "--queue-wait", "0.2"]
-        )
-    ).start()
+    worker = worker_of(own, "--sequences", "1", "--queue-wait", "0.2")
 
     def ask(number, retries):
         client = openai.OpenAI(base_url=worker.url + "/v1", api_key="none", max_retries=retries)
