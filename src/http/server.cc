@@ -15,14 +15,15 @@ namespace {
 constexpr std::size_t kRefusedConnectionsMax = 64;
 
 void on_accept(const std::shared_ptr<ServerState>& state, net::Socket socket) {
-  const std::size_t open = state->connections.size();
-  if (open >= state->limits.connections_max + kRefusedConnectionsMax) return;
+  const bool is_full = state->connections.size() >= state->limits.connections_max;
+  if (is_full && state->refused.size() >= kRefusedConnectionsMax) return;
   auto connection = std::make_shared<ServerConnection>(state, std::move(socket));
-  state->connections.insert(connection);
-  if (open >= state->limits.connections_max) {
+  if (is_full) {
+    state->refused.insert(connection);
     connection->refuse(
         503, {Code::kUnavailable, fmt::format("more than {} connections", state->limits.connections_max)});
   } else {
+    state->connections.insert(connection);
     connection->start();
   }
 }
@@ -34,10 +35,11 @@ class AsioServer final : public Server {
   ~AsioServer() override {
     listener_.reset();
     for (const auto& connection : std::exchange(state_->connections, {})) connection->close();
+    for (const auto& connection : std::exchange(state_->refused, {})) connection->close();
   }
 
   net::Endpoint endpoint() const override { return at_; }
-  std::size_t connections() const override { return state_->connections.size(); }
+  std::size_t connections() const override { return state_->connections.size() + state_->refused.size(); }
 
   void stop_accepting() override {
     listener_.reset();

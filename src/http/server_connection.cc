@@ -282,7 +282,10 @@ void ServerConnection::close() {
   on_drained_ = nullptr;
   error_code ignored;
   socket_.close(ignored);
-  if (const std::shared_ptr<ServerState> server = server_.lock()) server->connections.erase(self);
+  if (const std::shared_ptr<ServerState> server = server_.lock()) {
+    server->connections.erase(self);
+    server->refused.erase(self);
+  }
 }
 
 void ServerConnection::on_disconnect(std::uint64_t request, std::function<void()> work) {

@@ -25,7 +25,8 @@ struct ServerState {
   ServerLimits limits;
   Handler handler;
   std::set<std::shared_ptr<ServerConnection>> connections{};
-  bool is_draining = false;  // No request after the ones under way.
+  std::set<std::shared_ptr<ServerConnection>> refused{};  // Over the limit; open until they have read why.
+  bool is_draining = false;                               // No request after the ones under way.
 };
 
 //   reading ──request whole──► answering ──answer flushed──► reading (keep-alive) | closing ──drained──►

@@ -311,6 +311,21 @@ TEST_F(ServerTest, ConnectionsOverTheLimitGet503) {
     served = talk("GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").starts_with("HTTP/1.1 200");
 }
 
+// Else those who come back all the time would keep each other out.
+TEST_F(ServerTest, RefusedConnectionsThatLingerTakeNobodysPlace) {
+  serve_with({.connections_max = 1});
+  auto served = client();
+  served.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+  ASSERT_TRUE(until([&] { return served.count("200 OK") == 1; }));
+  auto refused = client();
+  ASSERT_TRUE(until([&] { return refused.count("503") == 1; }));
+  EXPECT_EQ(server_->connections(), 2u) << "the refused one may still send";
+  served.stream.reset();
+  ASSERT_TRUE(until([&] { return server_->connections() == 1; }));
+  const std::string next = talk("GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+  EXPECT_TRUE(next.starts_with("HTTP/1.1 200")) << next;
+}
+
 TEST_F(ServerTest, StopAcceptingFinishesWhatIsUnderWay) {
   std::shared_ptr<Exchange> exchange;
   handler_ = [&](std::shared_ptr<Exchange> given) { exchange = std::move(given); };
