@@ -8,6 +8,7 @@
 #include <cmath>
 #include <utility>
 
+#include "http/openai_error.h"
 #include "watch/fetch.h"
 #include "watch/text.h"
 
@@ -35,14 +36,11 @@ std::string text_at(const json::Value& value, std::string_view path) {
 }
 
 Error said(const Worker& worker, const http::Response& response, std::string_view path) {
-  const auto body = json::parse(response.body);
-  const std::string detail = body.ok() ? text_at(*body, "error.message") : "?";
-  const Code code = response.status == 429   ? Code::kExhausted
-                    : response.status == 503 ? Code::kUnavailable
-                    : response.status == 404 ? Code::kMalformed
-                                             : Code::kIncompatible;
-  return {code, fmt::format("the {} worker {} answers {} with status {}: {}", worker.part, worker.at.text(),
-                            path, response.status, detail)};
+  Error error = http::error_of(response);
+  if (response.status == 404) error.code = Code::kMalformed;  // It has no such path: it isn't a worker.
+  error.detail =
+      fmt::format("the {} worker {} answers {} with {}", worker.part, worker.at.text(), path, error.detail);
+  return error;
 }
 
 Result<json::Value> value_of(const Worker& worker, std::string_view path,
@@ -231,7 +229,9 @@ struct PairTrial::Course : std::enable_shared_from_this<Course> {
 
   // A state that mayn't be handed over is a finding; what may be otherwise another time is an error.
   void failed(const Error& why) {
-    if (why.code != Code::kIncompatible) return finish(why);
+    const bool is_verdict = why.code == Code::kIncompatible || why.code == Code::kUnsupported ||
+                            why.code == Code::kInvalidArgument;
+    if (!is_verdict) return finish(why);
     report.faults.push_back(why.detail);
     finish(std::move(report));
   }

@@ -35,8 +35,9 @@ struct PairReport {
 };
 
 // Loop's thread. `done` is called once, by the loop; destroying it gives up. Workers that tokenize unlike, or
-// whose state mayn't be handed over, make a report that hasn't passed. Errors: unavailable,
-// deadline_exceeded; exhausted (a worker has no room now); malformed (it isn't a worker).
+// whose state mayn't be handed over, make a report that hasn't passed: each worker answered, and would answer
+// the same again. Errors, after which it may: unavailable, deadline_exceeded; exhausted (a worker has no room
+// now); internal, aborted, corrupt (it failed); malformed (it isn't a worker).
 class PairTrial {
  public:
   using Done = std::function<void(Result<PairReport>)>;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// OpenAI's error object from our codes.
+// OpenAI's error object from our codes, and back.
 #include "http/openai_error.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
@@ -36,6 +38,24 @@ std::string_view type(Code code) {
   return "server_error";
 }
 
+Code code_of(int status) {
+  switch (status) {
+    case 408:
+    case 504:
+      return Code::kDeadlineExceeded;
+    case 409:
+      return Code::kIncompatible;
+    case 429:
+      return Code::kExhausted;
+    case 499:
+      return Code::kAborted;
+    case 503:
+      return Code::kUnavailable;
+    default:
+      return status >= 400 && status < 500 ? Code::kInvalidArgument : Code::kInternal;
+  }
+}
+
 }  // namespace
 
 std::string error_json(const Error& error, std::string_view param) {
@@ -57,6 +77,29 @@ Response error_response(const Error& error, std::string_view param, Duration ret
       std::max<std::int64_t>(1, std::chrono::ceil<std::chrono::seconds>(retry_after).count());
   if (is_passing) response.headers.emplace_back("Retry-After", std::to_string(seconds));
   return response;
+}
+
+std::string message_of(std::string_view body) {
+  constexpr std::size_t kShownMax = 300;
+  std::string message(body.substr(0, kShownMax));
+  if (const auto parsed = json::parse(body); parsed.ok()) {
+    const json::Value* found = parsed->find("error.message");
+    if (found == nullptr) found = parsed->find("reason");
+    if (found != nullptr && found->as_string() != nullptr) message = found->as_string()->substr(0, kShownMax);
+  }
+  return message;
+}
+
+Error error_of(const Response& answer) {
+  Error error{code_of(answer.status), fmt::format("{} (status {})", message_of(answer.body), answer.status)};
+  if (error.code != Code::kUnavailable && error.code != Code::kInternal) return error;  // Says it already.
+  const auto parsed = json::parse(answer.body);
+  if (!parsed.ok()) return error;
+  const json::Value* code = parsed->find("error.code");
+  if (code == nullptr || code->as_string() == nullptr) return error;
+  const auto named = code_from_name(*code->as_string());
+  if (named.has_value() && *named != Code::kOk) error.code = *named;
+  return error;
 }
 
 }  // namespace isthmus::http

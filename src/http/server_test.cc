@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "http/json.h"
-#include "http/openai_error.h"
 #include "http/raw_client_test.h"
 #include "http/reader.h"
 
@@ -399,19 +398,6 @@ TEST(Reader, AMessageIsTheSameHoweverItsBytesAreSplit) {
     EXPECT_EQ(reader->body, "abcde");
     EXPECT_EQ(in, "GET");
   }
-}
-
-TEST(OpenAiError, HasTheShapeAndTheHeaders) {
-  const Response response = error_response({Code::kExhausted, "queue full: 64 requests"});
-  EXPECT_EQ(response.status, 429);
-  EXPECT_EQ(header(response.headers, "retry-after"), "1");
-  EXPECT_EQ(response.body, R"({"error":{"message":"queue full: 64 requests","type":"rate_limit_error",)"
-                           R"("param":null,"code":"exhausted"}})");
-  EXPECT_EQ(error_json({Code::kInvalidArgument, "'n' must be 1"}, "n"),
-            R"({"error":{"message":"'n' must be 1","type":"invalid_request_error",)"
-            R"("param":"n","code":"invalid_argument"}})");
-  EXPECT_EQ(header(error_response({Code::kUnavailable, ""}).headers, "Retry-After"), "1");
-  EXPECT_EQ(header(error_response({Code::kInternal, ""}).headers, "Retry-After"), "");
 }
 
 }  // namespace

@@ -38,11 +38,4 @@ std::string decode_body(const JsonObjectText& request, const std::optional<std::
 Result<std::optional<std::string>> transfer_of(std::string_view answer, fleet::OnFailure on_failure,
                                                fleet::Dialer dialer = fleet::Dialer::kDecode);
 
-// A worker's answer other than 200. The client's own fault (400, 404, 413, 422, …) is invalid_argument; busy
-// is exhausted; else the code that the answer's error names, or one by its status.
-Error worker_error(const http::Response& answer, std::string_view worker);
-
-// error.message of an OpenAI-shaped error body, or the start of the body.
-std::string message_of(std::string_view body);
-
 }  // namespace isthmus::router::shell

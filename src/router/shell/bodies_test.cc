@@ -74,21 +74,5 @@ TEST(Bodies, ReadsModelAndLoad) {
   EXPECT_EQ(read_inbound(scanned(R"({"max_tokens":99999999})"), fleet)->output_tokens, 4096u);
 }
 
-TEST(Bodies, WorkerErrorsKeepTheirCode) {
-  const auto code = [](int status, const std::string& body) {
-    return worker_error({status, {}, body}, "d1").code;
-  };
-  EXPECT_EQ(code(400, "x"), Code::kInvalidArgument);
-  EXPECT_EQ(code(404, "x"), Code::kInvalidArgument);
-  EXPECT_EQ(code(409, "x"), Code::kIncompatible);
-  EXPECT_EQ(code(429, "x"), Code::kExhausted);
-  EXPECT_EQ(code(502, R"({"error":{"message":"m","code":"corrupt"}})"), Code::kCorrupt);
-  EXPECT_EQ(code(503, R"({"error":{"message":"m","code":"exhausted"}})"), Code::kExhausted);
-  EXPECT_EQ(code(503, "busy"), Code::kUnavailable);
-  EXPECT_EQ(code(500, R"({"error":{"code":"ok"}})"), Code::kInternal);
-  EXPECT_EQ(worker_error({503, {}, R"({"error":{"message":"KV pool is full"}})"}, "d1").detail,
-            "worker d1: KV pool is full (status 503)");
-}
-
 }  // namespace
 }  // namespace isthmus::router::shell

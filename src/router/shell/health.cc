@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "http/openai_error.h"
 #include "router/shell/bodies.h"
 
 namespace isthmus::router::shell {
@@ -66,7 +67,7 @@ void Health::answered(core::WorkerIndex worker, const Result<http::Response>& an
     state.incarnation = told.ok() ? told->raw("incarnation") : std::string_view();
     return report_(worker, true, "");
   }
-  std::string reason = message_of(answer->body);
+  std::string reason = http::message_of(answer->body);
   report_(worker, false, reason.empty() ? fmt::format("status {}", answer->status) : std::move(reason));
 }
 

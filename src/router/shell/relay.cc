@@ -92,15 +92,14 @@ void Relay::supersede(const fleet::Worker& worker, std::uint32_t attempt) {
   http::Request request = request_to_worker(json::object({{"request_id", leg_id_}}).dump(), true);
   request.path = "/isthmus/supersede";
   request.query.clear();
-  prefill_call_ = http::fetch(client_, worker.http, std::move(request),
-                              [this, attempt, name = worker.name](const Result<http::Response>& answer) {
-                                if (!answer.ok() || answer->status == 200)
-                                  return prefill_answered(name, attempt, answer);
-                                const Code code =
-                                    answer->status == 404 ? Code::kNotFound : Code::kUnavailable;
-                                fail(core::Leg::kPrefill, attempt,
-                                     {code, fmt::format("worker {}: {}", name, message_of(answer->body))});
-                              });
+  prefill_call_ =
+      http::fetch(client_, worker.http, std::move(request),
+                  [this, attempt, name = worker.name](const Result<http::Response>& answer) {
+                    if (!answer.ok() || answer->status == 200) return prefill_answered(name, attempt, answer);
+                    const Code code = answer->status == 404 ? Code::kNotFound : Code::kUnavailable;
+                    fail(core::Leg::kPrefill, attempt,
+                         {code, fmt::format("worker {}: {}", name, http::message_of(answer->body))});
+                  });
 }
 
 void Relay::prefill_answered(const std::string& worker, std::uint32_t attempt,
@@ -109,7 +108,7 @@ void Relay::prefill_answered(const std::string& worker, std::uint32_t attempt,
     return fail(core::Leg::kPrefill, attempt, answer.status().with_context("worker " + worker).error());
   }
   if (answer->status != 200) {
-    Error error = worker_error(*answer, worker);
+    Error error = Status(http::error_of(*answer)).with_context("worker " + worker).error();
     if (error.code == Code::kInvalidArgument) refusal_ = *answer;
     return fail(core::Leg::kPrefill, attempt, std::move(error));
   }
@@ -200,7 +199,7 @@ void Relay::decode_done(std::uint32_t attempt, const Status& status) {
 
 void Relay::decode_whole(std::uint32_t attempt) {
   if (decode_answer_.status != 200) {
-    Error error = worker_error(decode_answer_, decode_worker_);
+    Error error = Status(http::error_of(decode_answer_)).with_context("worker " + decode_worker_).error();
     if (error.code == Code::kInvalidArgument) refusal_ = decode_answer_;
     return fail(core::Leg::kDecode, attempt, std::move(error));
   }

@@ -287,7 +287,7 @@ class Serving final : public Router {
                      path = std::string(path)](const Result<http::Response>& answer) {
                       if (answer.ok() && answer->status != 200) {
                         ISTHMUS_LOG(kWarn, "post refused", "request={} worker={} path={} why=\"{}\"", leg_id,
-                                    name, path, message_of(answer->body));
+                                    name, path, http::message_of(answer->body));
                       }
                       answered_posts_.push_back(key);
                       sweep_soon();
