@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Five times what a server can do: as much that is good as at its capacity, and the rest refused by type.
 
-Short runs by default; --overload-seconds makes each longer (`make overload`).
+Short runs by default; --overload-seconds makes each longer (`make overload`), and holds the whole bar.
 """
 
 import concurrent.futures
-import json
 import pathlib
 import threading
 
@@ -17,6 +16,9 @@ QUEUE_WAIT_S = 1
 SLO = "ttft=4s"
 LENGTHS = ["--prompt-tokens", "lognormal:16,0.4", "--output-tokens", "uniform:3-8"]
 JOBS_MAX = 64  # Of a worker.
+# Of the goodput at capacity. A run of seconds serves few dozen requests, and filling and emptying its queues
+# takes a good part of it: such a run only shows that goodput doesn't break down.
+BAR, BAR_OF_SHORT_RUNS, LONG_RUN_S = 0.9, 0.5, 20
 MIB = 1 << 20
 # What a process may grow by from the begin of the search for its capacity to the end of five times as much:
 # pages of the allocator, connections, and metrics; not requests.
@@ -74,18 +76,20 @@ def check(url, workers, pids, seconds):
     watch.close()
     assert ran.returncode == 0, ran.stderr
     *runs, verdict = records
-    shown = json.dumps(
-        [[run["case"], run["goodput"], run["counts"], run["ttft_s"]] for run in runs], indent=1
+    assert verdict["bar"] == f">= {BAR}"
+    shown = "\n".join(
+        f"{run['case']}: {run['goodput']:.3g}/s good, {run['counts']}, TTFT {run['ttft_s']}" for run in runs
     )
-    five = runs[-1]
-    assert five["case"].startswith("5x")
+    _, once, _, five = runs[-4:]
+    assert once["case"].startswith("1x") and five["case"].startswith("5x")
     assert five["counts"]["ok"] > 0 and five["counts"]["429"] > 0, shown
     for run in runs:
         typed = run["counts"]["ok"] + run["counts"]["429"]
         assert typed == run["requests"], (run["case"], run["counts"], run["first_of"])
     # Who is served is served in time: waiting, one step of others' prompts, and its own.
     assert five["good"] >= 0.9 * five["counts"]["ok"], shown
-    assert verdict["ok"], shown
+    bar = BAR if seconds >= LONG_RUN_S else BAR_OF_SHORT_RUNS
+    assert five["goodput"] >= bar * once["goodput"] > 0, shown
     assert max(watch.jobs) <= JOBS_MAX
     for before, after in zip(watch.memory[0], watch.memory[-1], strict=True):
         assert after - before < GROWTH_MAX, (before, after)
