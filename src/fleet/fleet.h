@@ -40,6 +40,9 @@ std::string_view name(Canary canary);  // "first_contact", "off"
 
 struct Model {
   std::string name;  // As clients name it.
+  // SHA-256 (hex) of the files that were made of one base checkpoint, in whatever recipes: what the operator
+  // claims (spec/identity.md). The first stands for all. Empty: each file is a checkpoint of its own.
+  std::vector<std::string> lineage{};
   kv::Exactness exactness = kv::Exactness::kLossless;
   std::uint32_t roundings_max = 1;
   kv::NonFinite non_finite = kv::NonFinite::kRefuse;  // Infinities and NaNs that a conversion meets.

@@ -22,7 +22,7 @@ fleet: demo
 key: file:fleet.key
 models:
   smollm2: {policy: bounded, on_failure: fail, roundings_max: 2, non_finite: replace, slo: {ttft_p90: 2s}}
-  other: {canary: off}
+  other: {canary: off, lineage: [b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53]}
 workers:
   - {name: p1, role: prefill, model: smollm2, url: "http://127.0.0.1:8001", engine: llamacpp}
   - {name: d1, role: decode, model: smollm2, url: "http://127.0.0.1:8002/", plane: west}
@@ -62,6 +62,9 @@ TEST(Fleet, ReadsModelsWorkersAndRecords) {
   EXPECT_EQ(model.on_failure, OnFailure::kFail);
   EXPECT_EQ(model.canary, Canary::kFirstContact);
   EXPECT_EQ(fleet->models[1].canary, Canary::kOff);
+  EXPECT_THAT(model.lineage, ::testing::IsEmpty());
+  EXPECT_THAT(fleet->models[1].lineage,
+              ::testing::ElementsAre("b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"));
   EXPECT_EQ(model.ttft_slo, Duration(seconds(2)));
   EXPECT_EQ(fleet->find_model("other")->exactness, kv::Exactness::kLossless);
   ASSERT_EQ(fleet->workers.size(), 2u);
@@ -121,6 +124,12 @@ TEST(Fleet, RefusesEachBadValueByItsPath) {
       {"kl_pair: 0.0011", "kl_pair: nan", "qualifications[0].kl_pair: 'nan' isn't a number of at least 0"},
       {"    prompts: 20\n", "", "qualifications[0]: 'prompts' is missing"},
       {"name: d1", "name: 'd 1'", "workers[1].name: 'd 1' isn't a name"},
+      {"db53]", "DB53]", "models.other.lineage[0]: 'b179c9523d0e6a0f"},
+      {"db53]", "db5]", "isn't a SHA-256: 64 digits 0-9 a-f"},
+      {"db53]", "db53, b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53]",
+       "c8c15e5bc70ea373728110db53' is given twice"},
+      {"[b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53]", "[]",
+       "models.other.lineage: is empty"},
   };
   for (const auto& [from, to, expected] : cases) {
     EXPECT_THAT(detail_of(changed(from, to)), HasSubstr(std::string(expected))) << to;

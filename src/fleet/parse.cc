@@ -190,10 +190,28 @@ Result<std::vector<Value>> items(const Value& list, std::size_t items_max) {
   return found;
 }
 
+Result<std::vector<std::string>> lineage_of(const Value& list) {
+  constexpr std::size_t kFilesMax = 64, kDigits = 64;
+  ISTHMUS_TRY(const std::vector<Value> files, items(list, kFilesMax));
+  if (files.empty()) return list.error("is empty: list the SHA-256 of each file of the checkpoint");
+  std::vector<std::string> digests;
+  for (const Value& file : files) {
+    ISTHMUS_TRY(const std::string digest, text_of(file));
+    const bool is_hex =
+        std::ranges::all_of(digest, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+    if (!is_hex || digest.size() != kDigits)
+      return file.error(fmt::format("'{}' isn't a SHA-256: {} digits 0-9 a-f", digest, kDigits));
+    if (std::ranges::find(digests, digest) != digests.end())
+      return file.error(fmt::format("'{}' is given twice", digest));
+    digests.push_back(digest);
+  }
+  return digests;
+}
+
 Result<Model> model_of(const Member& member) {
   Model model;
   ISTHMUS_TRY(model.name, name_of({YAML::Node(member.key), member.value.path, member.value.origin}));
-  ISTHMUS_TRY(const Fields fields, Fields::of(member.value, {"policy", "on_failure", "canary",
+  ISTHMUS_TRY(const Fields fields, Fields::of(member.value, {"policy", "on_failure", "canary", "lineage",
                                                              "roundings_max", "non_finite", "slo"}));
   if (const Value* value = fields.find("policy")) {
     ISTHMUS_TRY(model.exactness,
@@ -208,6 +226,9 @@ Result<Model> model_of(const Member& member) {
   if (const Value* value = fields.find("canary")) {
     ISTHMUS_TRY(model.canary,
                 choice_of<Canary>(*value, {{"first_contact", Canary::kFirstContact}, {"off", Canary::kOff}}));
+  }
+  if (const Value* value = fields.find("lineage")) {
+    ISTHMUS_TRY(model.lineage, lineage_of(*value));
   }
   if (const Value* value = fields.find("roundings_max")) {
     constexpr std::uint32_t kRoundingsMax = 16;

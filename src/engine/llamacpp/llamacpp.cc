@@ -106,7 +106,7 @@ Result<std::unique_ptr<Engine>> make_llamacpp(const Options& options) {
   ISTHMUS_TRY(const ModelFacts facts, read_model_facts(options.model_path));
   ISTHMUS_TRY(const kv::Storage* storage, kv::find_storage("llamacpp:" + options.kv_type));
   LlamaEngine::Parts parts;
-  ISTHMUS_TRY(parts.descriptor, describe(facts, *storage));
+  ISTHMUS_TRY(parts.descriptor, describe(facts, *storage, options.lineage));
   parts.descriptor.weights_recipe = fmt::format("llamacpp.{}/{}", instructions.name, facts.weights_recipe);
   ISTHMUS_TRY(parts.shape, state_shape(facts, kv_type));
   ISTHMUS_TRY(parts.model, load_model(options.model_path, false, instructions.repack));

@@ -66,7 +66,7 @@ Result<std::unique_ptr<Engine>> make_openvino(const Options& options) {
 
   parts.info.storage = "openvino:" + options.kv_type;
   ISTHMUS_TRY(const kv::Storage* storage, kv::find_storage(parts.info.storage));
-  ISTHMUS_TRY(parts.descriptor, describe(facts, *storage));
+  ISTHMUS_TRY(parts.descriptor, describe(facts, *storage, options.lineage));
   ISTHMUS_TRY(probe_packing(*parts.model, parts.descriptor));
 
   // One block more, for padding tokens.

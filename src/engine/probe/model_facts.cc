@@ -143,10 +143,11 @@ Result<std::string> read_tokenizer_digest(const std::string& gguf_path) {
   return digest_of_entries(file, "tokenizer.");
 }
 
-Result<kv::Descriptor> describe(const ModelFacts& facts, const kv::Storage& storage) {
+Result<kv::Descriptor> describe(const ModelFacts& facts, const kv::Storage& storage,
+                                const std::string& lineage) {
   kv::Descriptor descriptor;
   descriptor.identity = {.architecture = facts.architecture,
-                         .lineage = facts.file_sha256,
+                         .lineage = lineage.empty() ? facts.file_sha256 : lineage,
                          .config_digest = facts.config_digest,
                          .tokenizer_digest = facts.tokenizer_digest,
                          .adapters = {},

@@ -42,6 +42,7 @@ Result<std::string> read_tokenizer_digest(const std::string& gguf_path);
 // layers, components k (rotated, "rope:interleaved") and v, everything on rank 0; weights recipe
 // "openvino/gguf-q4_1". `storage` names what engines store ("openvino:u8"); value transforms that it adds
 // come after "rope:interleaved". Errors: those of kv::represent and Descriptor::validate.
-Result<kv::Descriptor> describe(const ModelFacts& facts, const kv::Storage& storage);
+Result<kv::Descriptor> describe(const ModelFacts& facts, const kv::Storage& storage,
+                                const std::string& lineage = {});
 
 }  // namespace isthmus::engine

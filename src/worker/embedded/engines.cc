@@ -13,6 +13,7 @@ namespace isthmus::worker {
 Result<std::unique_ptr<engine::Engine>> make_engine(const WorkerOptions& options) {
   if (options.engine == "llamacpp") {
     return engine::llamacpp::make_llamacpp({.model_path = options.model_path,
+                                            .lineage = options.lineage,
                                             .kv_type = options.kv_type.empty() ? "f16" : options.kv_type,
                                             .threads = options.threads,
                                             .context_tokens = options.kv_tokens,
@@ -21,6 +22,7 @@ Result<std::unique_ptr<engine::Engine>> make_engine(const WorkerOptions& options
   }
   if (options.engine == "openvino") {
     return engine::openvino::make_openvino({.gguf_path = options.model_path,
+                                            .lineage = options.lineage,
                                             .kv_type = options.kv_type.empty() ? "u8" : options.kv_type,
                                             .threads = options.threads,
                                             .kv_tokens = options.kv_tokens,

@@ -6,10 +6,13 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <functional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "base/rng.h"
@@ -21,8 +24,9 @@
 namespace isthmus::worker {
 namespace {
 
-// What the fleet file says of this worker: the key, TLS, the policy of its model, and its plane's prices.
-Status read_fleet(const WorkerOptions& options, WorkerParts& parts) {
+// What the fleet file says of this worker: the key, TLS, the policy of its model, its plane's prices, and the
+// files of its checkpoint.
+Status read_fleet(const WorkerOptions& options, WorkerParts& parts, std::vector<std::string>& lineage) {
   handoff::AgentOptions& agent = parts.agent;
   std::string& served_model = parts.service.served_model;
   if (options.fleet_file.empty()) {
@@ -42,6 +46,7 @@ Status read_fleet(const WorkerOptions& options, WorkerParts& parts) {
                                                      served_model, options.fleet_file)};
   }
   agent.policy = fleet.policy(*model);
+  lineage = model->lineage;
   if (const kv::Prices* prices = fleet.prices_of(options.name)) {
     agent.prices = *prices;
     ISTHMUS_LOG(kInfo, "prices", "digest={} link={} codecs={}", prices->digest().hex(), prices->link,
@@ -69,6 +74,16 @@ Status check_role(engine::Engine& engine, Role role) {
   return ok_status();
 }
 
+// A file has its model's lineage only if the fleet file lists it there.
+Status check_lineage(const engine::Engine& engine, const std::vector<std::string>& files) {
+  const std::string& own = engine.descriptor().weights_digest;
+  if (files.empty() || std::ranges::find(files, own) != files.end()) return ok_status();
+  return Error{Code::kIncompatible,
+               fmt::format("the model file's SHA-256 is {}, which isn't in its model's lineage in the fleet "
+                           "file; list it there if it was made of the same checkpoint",
+                           own)};
+}
+
 // The proportions of the default timings: three renewals within a lease, and a margin well below one.
 void set_lease(handoff::Timings& timings, Duration lease) {
   timings.lease = lease;
@@ -76,12 +91,13 @@ void set_lease(handoff::Timings& timings, Duration lease) {
   timings.renew_interval = lease * 3 / 10;
 }
 
-Result<WorkerParts> assemble(const WorkerOptions& options) {
+Result<WorkerParts> assemble(WorkerOptions options) {
   WorkerParts parts;
+  std::vector<std::string> lineage;
   ISTHMUS_TRY(parts.listen, net::Endpoint::parse(options.listen));
   ISTHMUS_TRY(parts.service.role, parse_role(options.role));
   parts.service.served_model = options.served_model;
-  ISTHMUS_TRY(read_fleet(options, parts));
+  ISTHMUS_TRY(read_fleet(options, parts, lineage));
   parts.service.request_timeout = std::chrono::seconds(options.request_timeout_s);
   parts.service.queue_wait =
       std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options.queue_wait_s));
@@ -92,7 +108,9 @@ Result<WorkerParts> assemble(const WorkerOptions& options) {
   ISTHMUS_LOG(kInfo, "loading", "engine={} model={}", options.engine, options.model_path);
   ISTHMUS_TRY(auto tokenizer, make_tokenizer(options.model_path));
   parts.tokenizer = std::move(tokenizer);
+  if (!lineage.empty()) options.lineage = lineage.front();
   ISTHMUS_TRY(parts.engine, make_engine(options));
+  ISTHMUS_TRY(check_lineage(*parts.engine, lineage));
   ISTHMUS_TRY(check_role(*parts.engine, parts.service.role));
   return parts;
 }

@@ -18,6 +18,7 @@ struct WorkerOptions {
   std::vector<std::string> transports = {"shm", "tcp"};  // Of handoffs, in order of preference.
   std::string fleet_file;    // Key and policies; "": a key of its own, so no peer but itself.
   std::string name;          // Unique in the fleet; "" for engine and process id.
+  std::string lineage;       // Of the descriptor; "": what the fleet file says, or the file's own.
   std::string served_model;  // As clients name it; "" for the fleet's only model.
   std::uint32_t threads = 1;
   // Of the engine's arithmetic: "native", "avx512", "avx2", "portable"; refused by name where an engine
