@@ -51,6 +51,20 @@ constexpr const char* kLiveExamples =
     "  isthmus kv convert a.kvs vllm:flash_hnd b.kvs --policy lossless\n"
     "  isthmus kv import b.kvs --model m.gguf --engine llamacpp:f16 --prompt \"Once upon a time\"";
 
+constexpr const char* kQualifyExamples =
+    "Each prompt runs through both engines and the real handoff in this process: the decoder alone answers "
+    "with\n"
+    "64 tokens, which are then forced on the pair and on the prefill engine alone, and the distributions of\n"
+    "each next token are compared. The policy bounded lets an unlike pair through with the record this "
+    "writes:\n"
+    "name its file under 'qualifications' in the fleet file. Exit code 6 if the pair is too far away for "
+    "its\n"
+    "record to cover it, 5 if no state may cross at all.\n"
+    "\n"
+    "Examples:\n"
+    "  isthmus kv qualify llamacpp:f16 openvino:u8 --model m.gguf --out qualification.yaml\n"
+    "  isthmus kv qualify openvino:u8 llamacpp:f16 --model m.gguf --prompts mine.txt --limit 20 --json";
+
 constexpr const char* kVerifyExamples =
     "Manifest, every header, every tile digest, the root. Exit code 7 if the file is damaged.\n"
     "\n"
@@ -127,6 +141,7 @@ KvOptions::KvOptions(CLI::App& kv) {
   add_live(kv, "export", "Write the state of a prompt that an engine computes here",
            LiveCommand::What::kExport);
   add_live(kv, "import", "Go on from a file's state with an engine here", LiveCommand::What::kImport);
+  add_qualify(kv);
   add_convert(kv);
   add_others(kv);
   add_sample(kv);
@@ -201,6 +216,48 @@ void KvOptions::add_live(CLI::App& kv, const char* name, const char* about, Live
   app->add_flag("--json", live_.json, "One JSON object");
   app->footer(kLiveExamples);
   live_apps_.emplace_back(app, what);
+}
+
+void KvOptions::add_qualify(CLI::App& kv) {
+  CLI::App* app =
+      kv.add_subcommand("qualify", "Measure whether a pair of engines answers like its decoder alone");
+  app->add_option("PREFILL", prefill_choice_, "Engine and how it keeps KV, as llamacpp:f16")->required();
+  app->add_option("DECODE", decode_choice_, "Likewise, as openvino:u8")->required();
+  app->add_option("--model", qualify_.model_path, "GGUF file")->required()->type_name("FILE");
+  app->add_option("--decode-model", qualify_.decode_model_path, "The decode engine's, if it has another")
+      ->type_name("FILE");
+  app->add_option("--lineage", qualify_.lineage,
+                  "Of both files, as the fleet file's first of its model has it")
+      ->type_name("SHA256");
+  app->add_option("--prompts", qualify_.prompts_file,
+                  "Prompts of your own: one a line, or a JSON string a line; else 26 of 3 to 2000 tokens")
+      ->type_name("FILE");
+  app->add_option("--limit", qualify_.prompts_max, "So many of the prompts, spread over them")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N");
+  app->add_option("--out", qualify_.output, "Write the record there")->type_name("FILE");
+  app->add_option("--threads", qualify_.threads, "Of each engine")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app->add_flag("--json", qualify_.json, "One JSON object");
+  app->footer(kQualifyExamples);
+  qualify_app_ = app;
+}
+
+std::optional<QualifyCommand> KvOptions::parsed_qualify(std::string& error) {
+  if (!qualify_app_->parsed()) return std::nullopt;
+  const Result<EngineChoice> prefill = parse_engine_choice(prefill_choice_);
+  const Result<EngineChoice> decode = parse_engine_choice(decode_choice_);
+  for (const auto* choice : {&prefill, &decode}) {
+    if (!choice->ok()) error = fmt::format("kv qualify: {}", choice->error().detail);
+  }
+  QualifyCommand command = qualify_;
+  if (!error.empty()) return command;
+  command.prefill_engine = prefill->engine;
+  command.prefill_kv = prefill->kv_type;
+  command.decode_engine = decode->engine;
+  command.decode_kv = decode->kv_type;
+  return command;
 }
 
 std::optional<LiveCommand> KvOptions::parsed_live(std::string& error) {

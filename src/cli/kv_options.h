@@ -10,6 +10,7 @@
 
 #include "cli/kv_commands.h"
 #include "cli/kv_live.h"
+#include "cli/kv_qualify.h"
 
 namespace isthmus::cli {
 
@@ -21,9 +22,11 @@ class KvOptions {
   const KvCommand* parsed(std::string& error);
   // Likewise of export and import.
   std::optional<LiveCommand> parsed_live(std::string& error);
+  std::optional<QualifyCommand> parsed_qualify(std::string& error);
 
  private:
   void add_live(CLI::App& kv, const char* name, const char* about, LiveCommand::What what);
+  void add_qualify(CLI::App& kv);
   void add_sample(CLI::App& kv);
   void add_convert(CLI::App& kv);
   void add_others(CLI::App& kv);
@@ -36,6 +39,9 @@ class KvOptions {
   LiveCommand live_;
   std::string live_engine_, live_policy_ = "lossless";
   std::vector<std::pair<CLI::App*, LiveCommand::What>> live_apps_;
+  QualifyCommand qualify_;
+  std::string prefill_choice_, decode_choice_;
+  CLI::App* qualify_app_ = nullptr;
 };
 
 }  // namespace isthmus::cli

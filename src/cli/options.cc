@@ -30,8 +30,8 @@ constexpr const char* kExitCodes =
     "  2  the command line is wrong\n"
     "  3  cannot start: a file, port, model or child process isn't as needed\n"
     "  4  probe failed: an engine's KV isn't what its descriptor says; it refuses to serve\n"
-    "  5  kv explain, kv convert: the policy forbids it\n"
-    "  6  bench --check: a figure misses its bar, or a case or run failed\n"
+    "  5  kv explain, kv convert, kv qualify: the policy, or any, forbids it\n"
+    "  6  bench --check, kv qualify: a figure misses its bar, or a case or run failed\n"
     "  7  fleet check: the file has errors; kv verify: damaged; kv diff: not the same state\n"
     "  8  sim: a rule of the protocol was broken\n"
     "\n"
@@ -400,6 +400,10 @@ std::optional<Parsed> checked_kv(KvOptions& options) {
   if (const std::optional<LiveCommand> live = options.parsed_live(error); live.has_value()) {
     if (!error.empty()) return Parsed{{}, kExitUsage, fmt::format("isthmus {}\n", error)};
     return Parsed{*live, kExitOk, ""};
+  }
+  if (const std::optional<QualifyCommand> qualify = options.parsed_qualify(error); qualify.has_value()) {
+    if (!error.empty()) return Parsed{{}, kExitUsage, fmt::format("isthmus {}\n", error)};
+    return Parsed{*qualify, kExitOk, ""};
   }
   const KvCommand* kv = options.parsed(error);
   if (kv == nullptr) return std::nullopt;

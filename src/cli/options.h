@@ -11,6 +11,7 @@
 #include "bench/bench.h"
 #include "cli/kv_commands.h"
 #include "cli/kv_live.h"
+#include "cli/kv_qualify.h"
 #include "cli/serve_command.h"
 #include "kv/negotiate.h"
 #include "net/stream.h"
@@ -26,8 +27,9 @@ inline constexpr int kExitCannotStart = 3;  // A file, port, model or child proc
 inline constexpr int kExitProbeFailed = 4;  // An engine's KV isn't what its descriptor says.
 inline constexpr int kExitRejected = 5;     // `kv explain`, `kv convert`: the policy forbids it.
 inline constexpr int kExitFindings = 7;     // `fleet check`, `doctor`, `kv verify`, `kv diff`: findings.
-inline constexpr int kExitBarMissed = 6;    // `bench --check`: a missed bar, a failed case, an invalid run.
-inline constexpr int kExitViolated = 8;     // `sim`: a rule of the protocol was broken.
+inline constexpr int kExitBarMissed =
+    6;  // `bench --check`, `kv qualify`: a missed bar, a failed case, an invalid run.
+inline constexpr int kExitViolated = 8;  // `sim`: a rule of the protocol was broken.
 
 // An engine and its KV type, as in "openvino:u8".
 struct EngineChoice {
@@ -106,9 +108,9 @@ struct SimCommand {
 };
 
 using WorkerCommand = worker::WorkerOptions;
-using Command = std::variant<LiveCommand, UpCommand, RouterCommand, WorkerCommand, ExplainCommand,
-                             BenchCommand, ServeCommand, FleetCheckCommand, InspectCommand, DoctorPairCommand,
-                             TopCommand, SimCommand, KvCommand>;
+using Command = std::variant<LiveCommand, QualifyCommand, UpCommand, RouterCommand, WorkerCommand,
+                             ExplainCommand, BenchCommand, ServeCommand, FleetCheckCommand, InspectCommand,
+                             DoctorPairCommand, TopCommand, SimCommand, KvCommand>;
 
 struct Parsed {
   std::optional<Command> command;  // Nothing if all is said by `text`.

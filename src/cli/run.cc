@@ -154,6 +154,8 @@ int run_program(const std::vector<std::string>& arguments, const Engines& engine
   if (const auto* kv = std::get_if<KvCommand>(&*parsed.command)) return run_kv(*kv);
   if (const auto* live = std::get_if<LiveCommand>(&*parsed.command))
     return run_live(*live, engines.make_engine, engines.make_tokenizer);
+  if (const auto* qualify = std::get_if<QualifyCommand>(&*parsed.command))
+    return run_qualify(*qualify, engines.make_engine, engines.make_tokenizer);
   return run_explain(std::get<ExplainCommand>(*parsed.command));
 }
 

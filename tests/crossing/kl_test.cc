@@ -8,7 +8,7 @@
 
 #include "crossing/damage.h"
 #include "crossing/measure.h"
-#include "crossing/pair.h"
+#include "qualify/pair.h"
 
 namespace isthmus::crossing {
 namespace {
@@ -37,15 +37,16 @@ struct CrossedRows {
   Logits prefill;  // The producer going on alone.
 };
 
-CrossedRows rows_of_pair(Pair& pair, engine::Engine& decoder, const Tokens& prompt, const Tokens& forced,
+CrossedRows rows_of_pair(qualify::Pair& pair, engine::Engine& decoder, const Tokens& prompt,
+                         const Tokens& forced,
                          const std::function<void(const kv::Binding&)>& before_adopt = {}) {
   const std::uint64_t computed = decoder.usage().tokens_computed;
-  Result<HandedOver> handed = pair.hand_over(prompt, prompt.size() + kForced, before_adopt);
+  Result<qualify::HandedOver> handed = pair.hand_over(prompt, prompt.size() + kForced, before_adopt);
   EXPECT_TRUE(handed.ok()) << handed.error().text();
   if (!handed.ok()) return {};
   EXPECT_EQ(decoder.usage().tokens_computed, computed) << "the decoder computed a prompt token";
-  return {rows_after(decoder, handed->sequence, handed->first_row, forced),
-          rows_after(*Bench::instance().prefill, handed->source, handed->first_row, forced)};
+  return {*qualify::rows_after(decoder, handed->sequence, handed->first_row, forced),
+          *qualify::rows_after(*Bench::instance().prefill, handed->source, handed->first_row, forced)};
 }
 
 class Crossing : public testing::TestWithParam<const char*> {};
@@ -54,45 +55,41 @@ TEST_P(Crossing, ThePairAnswersLikeItsDecoderAlone) {
   Bench& bench = Bench::instance();
   engine::Engine& decoder = bench.decoder(GetParam());
   const std::size_t vocabulary = decoder.info().vocabulary;
-  Pair pair(*bench.prefill, decoder, kUnqualified);
+  qualify::Pair pair(*bench.prefill, decoder, kUnqualified);
   Distance sum;
   fmt::print(
       "llamacpp:f16 -> openvino:{}   KL in nats, mean over positions 1-63\n{:>7} {:>12} {:>12} {:>12}\n",
       GetParam(), "tokens", "pair", "engines", "position 0");
-  for (std::size_t i = 0; i < prompt_lengths().size(); ++i) {
+  for (std::size_t i = 0; i < qualify::prompt_lengths().size(); ++i) {
     const Tokens tokens = prompt(i);
     const Tokens forced = own_tokens(decoder, tokens);
-    const Reference alone(rows_alone(decoder, tokens, forced), vocabulary);
+    const qualify::Reference alone = reference(decoder, tokens, forced);
     const CrossedRows crossed = rows_of_pair(pair, decoder, tokens, forced);
     ASSERT_EQ(crossed.pair.size(), kForced * vocabulary);
-    const double kl_pair = alone.mean_kl(crossed.pair);
-    const double kl_engines = alone.mean_kl(crossed.prefill);
-    const double kl_first = alone.first_kl(crossed.pair);
-    fmt::print("{:>7} {:>12.3e} {:>12.3e} {:>12.3e}\n", tokens.size(), kl_pair, kl_engines, kl_first);
-    sum.pair += kl_pair;
-    sum.engines += kl_engines;
-    sum.first += kl_first;
-    ++sum.prompts;
+    const qualify::Difference of_pair = alone.difference(crossed.pair);
+    const qualify::Difference of_prefill = alone.difference(crossed.prefill);
+    fmt::print("{:>7} {:>12.3e} {:>12.3e} {:>12.3e}\n", tokens.size(), of_pair.kl, of_prefill.kl,
+               of_pair.first_kl);
+    sum.add(of_pair, of_prefill);
   }
   fmt::print("{:>7} {:>12.3e} {:>12.3e} {:>12.3e}   pair/engines {:.2f}, bar {}\n", "mean", sum.mean_pair(),
-             sum.mean_engines(), sum.first / static_cast<double>(sum.prompts), sum.ratio(), kRatioMax);
+             sum.mean_engines(), sum.first / static_cast<double>(sum.prompts), sum.ratio(), kv::kKlRatioMax);
   EXPECT_TRUE(sum.within_bar()) << sum.ratio();
 }
 
 TEST_P(Crossing, EachKindOfDamageIsSeen) {
   Bench& bench = Bench::instance();
   engine::Engine& decoder = bench.decoder(GetParam());
-  const std::size_t vocabulary = decoder.info().vocabulary;
-  Pair pair(*bench.prefill, decoder, kUnqualified);
+  qualify::Pair pair(*bench.prefill, decoder, kUnqualified);
   const Tokens tokens = prompt(15);
   const Tokens forced = own_tokens(decoder, tokens);
-  const Reference alone(rows_alone(decoder, tokens, forced), vocabulary);
-  const double honest = alone.mean_kl(rows_of_pair(pair, decoder, tokens, forced).pair);
+  const qualify::Reference alone = reference(decoder, tokens, forced);
+  const double honest = alone.difference(rows_of_pair(pair, decoder, tokens, forced).pair).kl;
   for (const Damage& damage : damages(decoder.descriptor())) {
     const CrossedRows rows = rows_of_pair(pair, decoder, tokens, forced, [&](const kv::Binding& memory) {
       damage.apply(decoder.descriptor(), memory);
     });
-    const double kl = alone.mean_kl(rows.pair);
+    const double kl = alone.difference(rows.pair).kl;
     fmt::print("openvino:{} {:<28} KL {:.3e}, {:.0f} times the honest pair's\n", GetParam(), damage.name, kl,
                kl / honest);
     EXPECT_GE(kl, kDamageFactor * honest) << damage.name;

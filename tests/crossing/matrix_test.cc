@@ -13,7 +13,8 @@
 #include <map>
 
 #include "crossing/measure.h"
-#include "crossing/pair.h"
+#include "qualify/pair.h"
+#include "qualify/summary.h"
 #include "worker/embedded/engine_kinds.h"
 
 namespace isthmus::crossing {
@@ -31,13 +32,13 @@ std::vector<Form> all_forms() {
 // Prefills and decoders that are measured against each other.
 struct Matrix {
   std::vector<Form> prefills, decoders;
-  std::vector<std::size_t> prompts;  // Indices of prompt_lengths().
+  std::vector<std::size_t> prompts;  // Indices of qualify::prompt_lengths().
 };
 
 // All forms; ISTHMUS_MATRIX_PROMPTS of the prompts, spread over the lengths, or all.
 Matrix whole_matrix() {
   Matrix matrix{all_forms(), all_forms(), {}};
-  const std::size_t all = prompt_lengths().size();
+  const std::size_t all = qualify::prompt_lengths().size();
   const char* wanted = std::getenv("ISTHMUS_MATRIX_PROMPTS");
   const std::size_t count = wanted == nullptr ? all : std::min(all, std::stoul(wanted));
   for (std::size_t i = 0; i < count; ++i) matrix.prompts.push_back(i * all / count);
@@ -136,17 +137,16 @@ class Measurement {
   // One prompt through all pairs: each prefill runs once, each decoder alone once.
   bool measure(const Tokens& tokens, Distances& distances) {
     std::map<std::string, Tokens> forced;
-    std::map<std::string, Reference> alone;
+    std::map<std::string, qualify::Reference> alone;
     for (const Form& decoder : matrix_.decoders) {
       engine::Engine& engine = *engines_.at(decoder.text());
       forced[decoder.text()] = own_tokens(engine, tokens);
-      alone.emplace(decoder.text(),
-                    Reference(rows_alone(engine, tokens, forced[decoder.text()]), engine.info().vocabulary));
+      alone.emplace(decoder.text(), reference(engine, tokens, forced[decoder.text()]));
     }
     for (const Form& prefill : matrix_.prefills) {
       engine::Engine& engine = *engines_.at(prefill.text());
-      Computed source{*engine.open(tokens.size()), tokens, {}};
-      source.first_row = *run_prompt(engine, source.sequence, tokens);
+      qualify::Computed source{*engine.open(tokens.size()), tokens, {}};
+      source.first_row = *qualify::run_prompt(engine, source.sequence, tokens);
       std::map<Tokens, Logits>
           going_on;  // The prefill engine alone, by what is forced; decoders share answers.
       for (const Form& decoder : matrix_.decoders) {
@@ -160,7 +160,9 @@ class Measurement {
         Result<Logits> pair = cross(engine, source, *engines_.at(decoder.text()), answer);
         EXPECT_TRUE(pair.ok()) << prefill.text() << " -> " << decoder.text() << ": " << pair.error().text();
         if (!pair.ok()) return false;
-        add(distances[{prefill.text(), decoder.text()}], alone.at(decoder.text()), *pair, going_on[answer]);
+        const qualify::Reference& own = alone.at(decoder.text());
+        distances[{prefill.text(), decoder.text()}].add(own.difference(*pair),
+                                                        own.difference(going_on[answer]));
       }
       engine.close(source.sequence);
     }
@@ -168,18 +170,11 @@ class Measurement {
     return true;
   }
 
-  static void add(Distance& distance, const Reference& alone, const Logits& pair, const Logits& prefill) {
-    distance.pair += alone.mean_kl(pair);
-    distance.engines += alone.mean_kl(prefill);
-    distance.first += alone.first_kl(pair);
-    ++distance.prompts;
-  }
-
-  static Result<Logits> cross(engine::Engine& from, const Computed& source, engine::Engine& to,
+  static Result<Logits> cross(engine::Engine& from, const qualify::Computed& source, engine::Engine& to,
                               const Tokens& forced) {
-    Pair pair(from, to, kUnqualified);
-    ISTHMUS_TRY(const HandedOver handed, pair.hand_over(source, source.prompt.size() + kForced));
-    return rows_after(to, handed.sequence, handed.first_row, forced);
+    qualify::Pair pair(from, to, kUnqualified);
+    ISTHMUS_TRY(const qualify::HandedOver handed, pair.hand_over(source, source.prompt.size() + kForced));
+    return qualify::rows_after(to, handed.sequence, handed.first_row, forced);
   }
 
   Matrix matrix_;
@@ -231,8 +226,8 @@ void write_docs(const Measurement& measured, const Matrix& matrix, const std::fi
       "alone). The bar is {}; pairs with a four-bit form report their figure; an unlike pair over the bar "
       "has a record that covers nothing, so that `up` refuses it under the policy `bounded`. `=`: both are "
       "exactly 0.\n\n",
-      matrix.prompts.size(), prompt_lengths()[matrix.prompts.front()],
-      prompt_lengths()[matrix.prompts.back()], kRatioMax);
+      matrix.prompts.size(), qualify::prompt_lengths()[matrix.prompts.front()],
+      qualify::prompt_lengths()[matrix.prompts.back()], kv::kKlRatioMax);
   file << matrix_table(measured, matrix, [](const Distance& d) {
     return d.pair == 0 && d.engines == 0 ? std::string("=") : fmt::format("{:.2f}", d.ratio());
   });
@@ -244,23 +239,30 @@ void write_docs(const Measurement& measured, const Matrix& matrix, const std::fi
 // Records are needed where the two ends execute the weights differently: one file a direction. Forms that
 // differ by layout alone share a record, and the worst of them stands in it.
 void write_records(const Measurement& measured, const std::filesystem::path& folder) {
-  std::map<std::string, std::map<std::string, std::pair<std::string, Distance>>> files;
+  struct Worst {
+    std::string pair;
+    kv::Qualification record;
+    double ratio = 0;
+  };
+  std::map<std::string, std::map<std::vector<std::string>, Worst>> files;
   for (const auto& [key, distance] : measured.distances()) {
     const engine::Engine& source = measured.engine(key.first);
     const engine::Engine& target = measured.engine(key.second);
     if (source.info().name == target.info().name) continue;
+    const kv::Qualification record =
+        qualify::record_of(source.descriptor(), target.descriptor(), distance.mean_pair(),
+                           distance.mean_engines(), distance.prompts);
     auto& records = files[fmt::format("{}_{}.yaml", source.info().name, target.info().name)];
-    const auto [record, is_new] =
-        records.try_emplace(qualification_head(source.descriptor(), target.descriptor()),
-                            fmt::format("# {} -> {}\n", key.first, key.second), distance);
-    if (is_new || distance.ratio() <= record->second.second.ratio()) continue;
-    record->second = {fmt::format("# {} -> {}\n", key.first, key.second), distance};
+    Worst& worst = records[{record.prefill_recipe, record.decode_recipe, record.lineage, record.wire_form,
+                            record.decode_form}];
+    if (!worst.pair.empty() && distance.ratio() <= worst.ratio) continue;
+    worst = {fmt::format("{} -> {}", key.first, key.second), record, distance.ratio()};
   }
   for (const auto& [name, records] : files) {
     std::ofstream file(folder / name);
     file << "# SPDX-License-Identifier: Apache-2.0\n# Written by `make matrix`; see spec/qualification.md.\n";
-    for (const auto& [head, measurement] : records)
-      file << measurement.first << head << qualification_figures(measurement.second);
+    for (const auto& [covered, worst] : records)
+      file << fmt::format("# {}\n{}", worst.pair, qualify::record_text(worst.record));
   }
 }
 

@@ -7,8 +7,8 @@
 #include <algorithm>
 
 #include "crossing/measure.h"
-#include "crossing/pair.h"
 #include "kv/catalogue.h"
+#include "qualify/pair.h"
 #include "transform/redistribute.h"
 
 namespace isthmus::crossing {
@@ -84,7 +84,7 @@ class RoundTrip : public testing::TestWithParam<const char*> {
   // The prompt's state, out of a sequence that is closed again.
   Result<std::unique_ptr<engine::ExportedKv>> computed() {
     const engine::SequenceId source = open();
-    ISTHMUS_TRY(run_prompt(*engine_, source, prompt_).status());
+    ISTHMUS_TRY(qualify::run_prompt(*engine_, source, prompt_).status());
     auto exported = engine_->kv_source()->export_range(source, {0, prompt_.size()});
     engine_->close(source);
     return exported;
@@ -101,7 +101,7 @@ class RoundTrip : public testing::TestWithParam<const char*> {
     // Numbers that came out of this engine go back in exactly, though the verdict can't know it.
     ISTHMUS_TRY(move(other, copy.ranks, engine_->descriptor(), {{0, bindings}}, kUnqualified));
     ISTHMUS_TRY(engine_->kv_sink()->adopt(target, tokens));
-    Result<Logits> rows = run_forced(*engine_, target, forced_);
+    Result<Logits> rows = qualify::run_forced(*engine_, target, forced_);
     engine_->close(target);
     return rows;
   }
@@ -112,8 +112,8 @@ class RoundTrip : public testing::TestWithParam<const char*> {
 
 TEST_P(RoundTrip, TheEngineGoesOnWithTheSameBits) {
   const engine::SequenceId alone = open();
-  ASSERT_TRUE(run_prompt(*engine_, alone, prompt_).ok());
-  const Logits expected = *run_forced(*engine_, alone, forced_);
+  ASSERT_TRUE(qualify::run_prompt(*engine_, alone, prompt_).ok());
+  const Logits expected = *qualify::run_forced(*engine_, alone, forced_);
   engine_->close(alone);
   const auto exported = computed();
   ASSERT_TRUE(exported.ok()) << exported.error().text();

@@ -222,3 +222,59 @@ def test_a_state_of_another_prompt_or_a_forbidden_conversion_is_refused(tmp_path
     assert lossy.returncode == 5 and "the verdict rejects" in lossy.stderr
     bad = kv("import", file, "--model", MODEL, "--prompt", PROMPT, "--engine", "openvino:u9")
     assert bad.returncode == 2 and "no such KV type" in bad.stderr
+
+
+def qualify(prefill, decode, *arguments):
+    return kv("qualify", prefill, decode, "--model", MODEL, "--threads", 2, *arguments)
+
+
+def test_a_pair_is_qualified_and_its_record_is_one_of_a_fleet(tmp_path):
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text('The isthmus is a narrow strip of land\n\n"def area(w, h):\\n    return"\n')
+    record = tmp_path / "record.yaml"
+    ran = qualify("llamacpp:f16", "openvino:u8", "--prompts", prompts, "--out", record, "--json")
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert found["covers"] and len(found["prompts"]) == 2 and record.read_text() == found["record"]
+    assert 0 < found["pair_differs"]["kl"]["mean"] < found["engines_differ"]["kl"]["mean"]
+    assert found["ratio"]["low"] <= found["ratio"]["mean"] <= found["ratio"]["high"] < 1.5
+    assert 0.9 < found["pair_differs"]["agreement"]["mean"] <= 1
+    (tmp_path / "fleet.key").write_text("00" * 32)
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text(
+        "fleet: f\nkey: file:fleet.key\nmodels: {m: {policy: bounded}}\nqualifications: [record.yaml]\n"
+        "workers:\n"
+        "  - {name: p, role: prefill, model: m, url: 'http://127.0.0.1:1', engine: llamacpp}\n"
+        "  - {name: d, role: decode, model: m, url: 'http://127.0.0.1:2', engine: openvino}\n"
+    )
+    checked = subprocess.run(
+        [str(PROGRAM), "fleet", "check", str(fleet)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_an_engine_with_itself_differs_in_nothing():
+    ran = qualify("llamacpp:f16", "llamacpp:f16", "--limit", 1)
+    assert ran.returncode == 0, ran.stderr
+    assert "KL, nats                        0 [0, 0]" in ran.stdout and "it may be used" in ran.stdout
+
+
+def test_what_qualify_cannot_do_is_said(tmp_path):
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text('one is enough\n"two')
+    ran = qualify("llamacpp:f16", "openvino:u8", "--prompts", prompts)
+    assert ran.returncode == 3 and "line 2 begins with" in ran.stderr
+    ran = qualify("llamacpp:f16", "openvino:u8", "--out", tmp_path / "none" / "record.yaml")
+    assert ran.returncode == 3 and "can't be written" in ran.stderr
+    ran = qualify("llamacpp:f16", "openvino:f8")
+    assert ran.returncode == 2 and "no such KV type" in ran.stderr
+
+
+def test_a_worker_of_a_file_that_is_not_in_its_lineage_does_not_start(tmp_path):
+    (tmp_path / "fleet.key").write_text("00" * 32)
+    fleet = tmp_path / "fleet.yaml"
+    text = "fleet: f\nkey: file:fleet.key\nmodels:\n  m: {{lineage: [{}]}}\nworkers: []\n"
+    worker = [str(PROGRAM), "worker", "--engine", "llamacpp", "--model", MODEL, "--fleet", str(fleet)]
+    fleet.write_text(text.format("0" * 64))
+    ran = subprocess.run(worker, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 3 and "isn't in its model's lineage" in ran.stderr

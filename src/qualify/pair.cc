@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The crossing in one process.
-#include "crossing/pair.h"
+#include "qualify/pair.h"
 
 #include <algorithm>
 #include <utility>
@@ -9,7 +9,7 @@
 #include "net/run_until.h"
 #include "transport/tcp/tcp.h"
 
-namespace isthmus::crossing {
+namespace isthmus::qualify {
 namespace {
 
 constexpr std::size_t kTile = 256;
@@ -192,4 +192,4 @@ Result<Tokens> run_greedy(engine::Engine& engine, engine::SequenceId sequence, c
   return tokens;
 }
 
-}  // namespace isthmus::crossing
+}  // namespace isthmus::qualify

@@ -16,7 +16,7 @@
 #include "net/loop.h"
 #include "transport/api/transport.h"
 
-namespace isthmus::crossing {
+namespace isthmus::qualify {
 
 using Tokens = std::vector<engine::TokenId>;
 using Logits = std::vector<float>;  // [rows][vocabulary]
@@ -77,4 +77,4 @@ Result<Logits> run_forced(engine::Engine& engine, engine::SequenceId sequence,
 Result<Tokens> run_greedy(engine::Engine& engine, engine::SequenceId sequence, const Logits& last_row,
                           std::size_t count);
 
-}  // namespace isthmus::crossing
+}  // namespace isthmus::qualify
