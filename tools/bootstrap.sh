@@ -81,7 +81,7 @@ system_packages() {
 python_environment() {
   local key candidate
   key=$(sha256sum < "$root/tools/requirements.txt")
-  if stamped python "$key" && "$deps/venv/bin/python" -c 'import pytest, openai' 2>/dev/null; then
+  if stamped python "$key" && "$deps/venv/bin/python" -c 'import pytest, openai, locust' 2>/dev/null; then
     say "Python environment: present"
     return
   fi
