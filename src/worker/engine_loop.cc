@@ -393,7 +393,7 @@ void EngineLoop::after_prefill_chunk(Task& task, const scheduler::Item& item) {
 }
 
 void EngineLoop::accept_token(Task& task, GeneratedToken token) {
-  const bool ends = is_end_(token.id);
+  const bool ends = !task.job.ignores_end && is_end_(token.id);
   if (task.kind == Kind::kPrefill) {
     scheduler_.remove(task.id);  // The sequence stays open: exports may point into it.
     deliver(task, [token = token.id, ends](Task& t) { t.prefill.on_prefilled(token, ends); });

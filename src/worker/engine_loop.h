@@ -58,6 +58,7 @@ struct Job {
   engine::SamplingParams sampling;
   std::optional<std::uint32_t> scores{};  // Tell how likely each token was, and so many of the likeliest.
   std::uint64_t tokens_max = 0;           // To generate, at least 1.
+  bool ignores_end = false;               // Go on to tokens_max.
   Instant deadline = kFarFuture;          // deadline_exceeded (or exhausted, if it never got room) after it.
   Instant start_by = kFarFuture;          // exhausted if none of its prompt has run by then.
   std::optional<std::string> salt{};      // The prompt's state is shared with jobs of an equal one alone.

@@ -117,6 +117,7 @@ Job Service::Generation::job() const {
           .sampling = sampling,
           .scores = prepared_->request.logprobs,
           .tokens_max = prepared_->tokens_max,
+          .ignores_end = prepared_->request.ignores_end,
           .deadline = prepared_->deadline,
           .start_by = start_by_,
           .salt = prepared_->request.cache_salt};

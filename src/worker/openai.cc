@@ -233,6 +233,8 @@ class Reader {
       }
       request.tokens_max = static_cast<std::uint64_t>(*value);
     }
+    ISTHMUS_TRY(const auto ignores_end, get<bool>("ignore_eos"));
+    request.ignores_end = ignores_end.value_or(false);
     return ok_status();
   }
 

@@ -46,6 +46,7 @@ struct CompletionRequest {
   bool has_seed = false;
   std::optional<std::uint64_t> tokens_max;
   std::vector<std::string> stop;  // At most 4, not empty.
+  bool ignores_end = false;       // End-of-generation tokens don't end the answer.
   bool stream = false;
   bool include_usage = false;
   std::optional<std::string> cache_salt;  // The prompts' state is shared with requests of an equal one alone.

@@ -75,7 +75,7 @@ TEST(OpenAiRequest, KnownFieldsAreReadAndUnknownOnesIgnored) {
   std::string field;
   const auto parsed = parse_completion(
       R"({"model":"m","prompt":"hello","max_tokens":5,"temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.1,
-          "seed":-3,"stop":"x","stream":true,"stream_options":{"include_usage":true},"new_field":[1],
+          "ignore_eos":true,"seed":-3,"stop":"x","stream":true,"stream_options":{"include_usage":true},"new_field":[1],
           "presence_penalty":0.25,"frequency_penalty":0.5,"tools":[],"response_format":{"type":"text"},"n":1,
           "cache_salt":"mine",
           "kv_transfer_params":{"do_remote_prefill":true,"isthmus_ticket":"t","isthmus_endpoints":["h:1"],
@@ -87,6 +87,7 @@ TEST(OpenAiRequest, KnownFieldsAreReadAndUnknownOnesIgnored) {
   EXPECT_EQ(parsed->tokens_max, 5u);
   EXPECT_FLOAT_EQ(parsed->sampling.temperature, 0.5f);
   EXPECT_EQ(parsed->sampling.top_k, 40u);
+  EXPECT_TRUE(parsed->ignores_end);
   EXPECT_EQ(parsed->sampling.seed, static_cast<std::uint64_t>(-3));
   EXPECT_TRUE(parsed->has_seed && parsed->stream && parsed->include_usage);
   EXPECT_EQ(parsed->stop, std::vector<std::string>{"x"});

@@ -288,6 +288,7 @@ void Service::start_prefill(const std::shared_ptr<http::Exchange>& exchange, Pre
     wire_prefill(prefill, {.prompt = prompt,
                            .sampling = prepared.request.sampling,
                            .tokens_max = 1,
+                           .ignores_end = prepared.request.ignores_end,
                            .deadline = prepared.deadline,
                            .start_by = prepared.start_by,
                            .salt = prepared.request.cache_salt});

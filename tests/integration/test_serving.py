@@ -6,6 +6,7 @@ import json
 import signal
 
 import openai
+import pytest
 import requests
 from conftest import wait_for
 
@@ -64,6 +65,23 @@ def test_the_official_client_works(fleet):
     assert streamed == whole.choices[0].message.content != ""
     plain = client.completions.create(model="smollm2", prompt="Once upon a time", max_tokens=8, seed=7)
     assert plain.usage.completion_tokens <= 8 and plain.choices[0].text
+
+
+@pytest.mark.parametrize("side", ["decode", "router"])
+def test_an_answer_goes_on_behind_its_end_if_asked_to(fleet, side):
+    server = getattr(fleet, side)
+    asked = chat("Say hello.", max_tokens=60)
+    said = server.post("/v1/chat/completions", asked).json()["choices"][0]
+    assert said["finish_reason"] == "stop"
+    tokens = fleet.decode.post("/tokenize", asked).json()["tokens"]
+    tokens += fleet.decode.post("/tokenize", {"prompt": said["message"]["content"]}).json()["tokens"]
+    ask = {"prompt": tokens, "max_tokens": 8, "temperature": 0}
+    # Its first token is the one that ends an answer.
+    ended = server.post("/v1/completions", ask).json()
+    assert ended["choices"][0]["finish_reason"] == "stop" and not ended["choices"][0]["text"]
+    longer = server.post("/v1/completions", {**ask, "ignore_eos": True}).json()
+    assert longer["choices"][0]["finish_reason"] == "length"
+    assert longer["usage"]["completion_tokens"] == 8
 
 
 def test_the_same_seed_gives_the_same_answer(fleet):
