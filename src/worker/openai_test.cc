@@ -75,7 +75,8 @@ TEST(OpenAiRequest, KnownFieldsAreReadAndUnknownOnesIgnored) {
   std::string field;
   const auto parsed = parse_completion(
       R"({"model":"m","prompt":"hello","max_tokens":5,"temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.1,
-          "ignore_eos":true,"seed":-3,"stop":"x","stream":true,"stream_options":{"include_usage":true},"new_field":[1],
+          "ignore_eos":true,
+          "seed":-3,"stop":"x","stream":true,"stream_options":{"include_usage":true},"new_field":[1],
           "presence_penalty":0.25,"frequency_penalty":0.5,"tools":[],"response_format":{"type":"text"},"n":1,
           "cache_salt":"mine",
           "kv_transfer_params":{"do_remote_prefill":true,"isthmus_ticket":"t","isthmus_endpoints":["h:1"],
