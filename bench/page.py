@@ -20,6 +20,7 @@ TITLES = {
     "ttft": "Time to first token through a pair of workers",
     "peers": "Beside other transfer libraries",
     "conversions": "Re-layouts and conversions beside PyTorch",
+    "serving": "Workers beside their engines' own servers",
 }
 COMMANDS = {
     "handoff": "isthmus bench handoff",
@@ -28,6 +29,7 @@ COMMANDS = {
     "ttft": "bench/ttft.py",
     "peers": "bench/peers/peers.py",
     "conversions": "bench/peers/conversions.py",
+    "serving": "bench/peers/serving.py",
 }
 
 
