@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "base/digest.h"
+#include "engine/api/block_chain.h"
 #include "kv/catalogue.h"
 #include "support/state_view.h"
 
@@ -83,7 +85,16 @@ struct Exported final : engine::ExportedKv {
   std::uint64_t bytes() const override { return size; }
 };
 
-class FakeEngine final : public engine::Engine, public engine::KvSource, public engine::KvSink {
+struct Held final : engine::HeldPrefix {
+  explicit Held(std::uint64_t count) : held(count) {}
+  std::uint64_t held;
+  std::uint64_t tokens() const override { return held; }
+};
+
+class FakeEngine final : public engine::Engine,
+                         public engine::KvSource,
+                         public engine::KvSink,
+                         public engine::PrefixKeeper {
  public:
   explicit FakeEngine(const FakeEngineOptions& options) : options_(options), descriptor_(describe(options)) {
     const kv::Layout layout = *descriptor_.layout(0, 0);
@@ -106,13 +117,15 @@ class FakeEngine final : public engine::Engine, public engine::KvSource, public 
              .sequences_max = options.sequences_max,
              .step_tokens_max = options.step_tokens_max,
              .block_tokens = block_tokens_,
-             .kv_bytes_per_token = bytes_ / (extent_ * unit)};
+             .kv_bytes_per_token = bytes_ / (extent_ * unit),
+             .repeats_states = options.repeats_states};
   }
 
   const engine::EngineInfo& info() const override { return info_; }
   const kv::Descriptor& descriptor() const override { return descriptor_; }
   engine::KvSource* kv_source() override { return this; }
   engine::KvSink* kv_sink() override { return this; }
+  engine::PrefixKeeper* prefix_keeper() override { return options_.keeps_arrived ? this : nullptr; }
 
   engine::EngineUsage usage() const override {
     const std::uint64_t used = extent_ - free_.size();
@@ -191,16 +204,47 @@ class FakeEngine final : public engine::Engine, public engine::KvSource, public 
     return std::vector{binding(sequences_.at(id), range)};
   }
   Status adopt(engine::SequenceId id, kv::TokenRange range) override {
-    sequences_.at(id).length = range.end;
+    Sequence& sequence = sequences_.at(id);
+    if (range.begin != sequence.length) return Error{Code::kInvalidArgument, "not what was bound"};
+    sequence.length = range.end;
+    kept_.insert(sequence.arriving.begin(), sequence.arriving.end());
     return ok_status();
+  }
+
+  Result<engine::SequenceId> open_known(std::uint64_t tokens_max, std::span<const engine::TokenId>,
+                                        const std::optional<std::string>&) override {
+    return open(tokens_max);
+  }
+  std::unique_ptr<engine::HeldPrefix> hold_arrived(const engine::ArrivingState& state) override {
+    std::uint64_t known = 0;
+    for (const engine::BlockKey& key : keys_of(state)) {
+      if (!kept_.contains(key) || (known + 1) * block_tokens_ + 2 > state.prompt.size()) break;
+      ++known;
+    }
+    return known == 0 ? nullptr : std::make_unique<Held>(known * block_tokens_);
+  }
+  // No block is shared: what is known is written anew.
+  Result<engine::SequenceId> open_arriving(std::uint64_t tokens_max, const engine::ArrivingState& state,
+                                           std::uint64_t known) override {
+    ISTHMUS_TRY(const engine::SequenceId id, open(tokens_max));
+    Sequence& sequence = sequences_.at(id);
+    if (known > 0) write(sequence, std::span(state.prompt).first(known));
+    sequence.arriving = keys_of(state);
+    return id;
   }
 
  private:
   struct Sequence {
     std::vector<std::uint32_t> units;  // Blocks or rows.
     std::uint64_t length = 0, room = 0;
+    std::vector<engine::BlockKey> arriving;
     std::vector<engine::TokenId> read;  // Tokens that have been read back out of the state.
   };
+
+  std::vector<engine::BlockKey> keys_of(const engine::ArrivingState& state) const {
+    return engine::block_keys(engine::BlockChain(descriptor_.digest(), state.origin, state.salt),
+                              state.prompt, block_tokens_, state.repeated / block_tokens_);
+  }
 
   std::optional<std::uint64_t> find_rows(std::uint64_t need) const {
     std::vector<std::uint32_t> rows = free_;
@@ -280,6 +324,7 @@ class FakeEngine final : public engine::Engine, public engine::KvSource, public 
   std::vector<kv::RegionMemory> regions_;
   std::vector<std::uint32_t> free_;
   std::map<engine::SequenceId, Sequence> sequences_;
+  std::set<engine::BlockKey> kept_;
   engine::SequenceId next_ = 1;
   std::uint64_t computed_ = 0;
   std::vector<float> logits_;

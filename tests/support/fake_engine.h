@@ -28,6 +28,9 @@ struct FakeEngineOptions {
   std::uint64_t context_tokens = 4096;
   // Called on the engine's thread before each step; may block.
   std::function<void(std::span<const engine::StepItem>)> before_step;
+  bool repeats_states = false;
+  // Of storages with blocks: knows what was handed over before, and nothing that was computed.
+  bool keeps_arrived = false;
 };
 
 // A source and a sink.

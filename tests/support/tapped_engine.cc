@@ -57,9 +57,16 @@ class TappedEngine final : public engine::Engine,
     return engine_->kv_source() == nullptr || !tap_.on_export ? engine_->kv_source() : this;
   }
   engine::KvSink* kv_sink() override { return engine_->kv_sink() == nullptr ? nullptr : this; }
-  engine::PrefixKeeper* prefix_keeper() override { return tap_.keeps_prefixes ? this : nullptr; }
+  engine::PrefixKeeper* prefix_keeper() override {
+    return tap_.keeps_prefixes ? this : engine_->prefix_keeper();
+  }
   Result<engine::SequenceId> open_known(std::uint64_t tokens_max, std::span<const engine::TokenId>,
                                         const std::optional<std::string>&) override {
+    return engine_->open(tokens_max);
+  }
+  std::unique_ptr<engine::HeldPrefix> hold_arrived(const engine::ArrivingState&) override { return nullptr; }
+  Result<engine::SequenceId> open_arriving(std::uint64_t tokens_max, const engine::ArrivingState&,
+                                           std::uint64_t) override {
     return engine_->open(tokens_max);
   }
 

@@ -3,22 +3,56 @@
 #include "engine/api/block_chain.h"
 
 #include <algorithm>
+#include <concepts>
 
 #include "base/bytes.h"
 
 namespace isthmus::engine {
 
+namespace {
+
+void add_number(std::vector<std::byte>& message, std::unsigned_integral auto value) {
+  const std::size_t at = message.size();
+  message.resize(at + sizeof(value));
+  store_le(std::span(message).subspan(at), value);
+}
+
+void add_digest(std::vector<std::byte>& message, const Digest128& digest) {
+  add_number(message, digest.low);
+  add_number(message, digest.high);
+}
+
+void add_text(std::vector<std::byte>& message, const std::string& text) {
+  const auto bytes = bytes_of(text);
+  message.insert(message.end(), bytes.begin(), bytes.end());
+}
+
+// The last part of a message.
+void add_salt(std::vector<std::byte>& message, const std::optional<std::string>& salt) {
+  message.push_back(salt ? std::byte{1} : std::byte{0});
+  if (salt) add_text(message, *salt);
+}
+
+}  // namespace
+
 BlockChain::BlockChain(const Digest128& descriptor, const std::optional<std::string>& salt) {
-  constexpr std::size_t kHalf = sizeof(std::uint64_t);
-  std::vector<std::byte> message(2 * kHalf + 1);
-  store_le(message, descriptor.low);
-  store_le(std::span(message).subspan(kHalf), descriptor.high);
-  if (salt) {
-    message.back() = std::byte{1};
-    const auto text = bytes_of(*salt);
-    message.insert(message.end(), text.begin(), text.end());
-  }
+  std::vector<std::byte> message;
+  add_digest(message, descriptor);
+  add_salt(message, salt);
   key_ = hmac_sha256(bytes_of("isthmus block chain"), message);
+}
+
+BlockChain::BlockChain(const Digest128& descriptor, const StateOrigin& origin,
+                       const std::optional<std::string>& salt) {
+  std::vector<std::byte> message;
+  add_digest(message, descriptor);
+  add_digest(message, origin.descriptor);
+  add_number(message, origin.producer.low);
+  add_number(message, origin.producer.high);
+  add_number(message, static_cast<std::uint32_t>(origin.wire.size()));
+  add_text(message, origin.wire);
+  add_salt(message, salt);
+  key_ = hmac_sha256(bytes_of("isthmus arrived block chain"), message);
 }
 
 const BlockKey& BlockChain::append(std::span<const TokenId> tokens) {

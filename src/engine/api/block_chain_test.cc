@@ -58,5 +58,39 @@ TEST(BlockChain, IsAsSpecified) {
             (std::vector{hmac_sha256(none, block)}));
 }
 
+TEST(BlockChain, StatesHandedOverMeetOnlyThoseOfTheirOrigin) {
+  const Tokens tokens{1, 2, 3, 4};
+  const StateOrigin origin{{5, 6}, kModel, "wire"};
+  std::vector<StateOrigin> others(5, origin);
+  others[0].producer = {6, 5};
+  others[1].producer = {5, 7};
+  others[2].descriptor = {.high = 2, .low = 1};
+  others[3].wire = "";
+  others[4].wire = std::string("wire\0", 5);
+  others.push_back(origin);
+  std::set<BlockKey> keys;
+  for (const std::optional<std::string>& salt :
+       {std::optional<std::string>(), std::optional<std::string>(""), std::optional<std::string>("re")}) {
+    EXPECT_TRUE(keys.insert(key_of(kModel, salt, tokens)).second);
+    for (const StateOrigin& one : others)
+      EXPECT_TRUE(keys.insert(block_keys(BlockChain(kModel, one, salt), tokens, 4, 9).at(0)).second);
+  }
+  EXPECT_TRUE(keys.insert(block_keys(BlockChain({}, origin, {}), tokens, 4, 9).at(0)).second);
+}
+
+TEST(BlockChain, OfStatesHandedOverIsAsSpecified) {
+  std::vector<std::byte> first(48), block(4);
+  const std::uint64_t numbers[] = {2, 1, 8, 7, 6, 5};  // Low halves first.
+  for (std::size_t i = 0; i < 6; ++i) store_le(std::span(first).subspan(8 * i), numbers[i]);
+  for (const int byte : {2, 0, 0, 0, int{'w'}, int{'x'}, 1, int{'s'}})
+    first.push_back(static_cast<std::byte>(byte));
+  store_le(block, std::int32_t{7});
+  const BlockKey none = hmac_sha256(bytes_of("isthmus arrived block chain"), first);
+  const StateOrigin origin{
+      .producer = {.high = 5, .low = 6}, .descriptor = {.high = 7, .low = 8}, .wire = "wx"};
+  EXPECT_EQ(block_keys(BlockChain(kModel, origin, "s"), Tokens{7}, 1, 9),
+            (std::vector{hmac_sha256(none, block)}));
+}
+
 }  // namespace
 }  // namespace isthmus::engine

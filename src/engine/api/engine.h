@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "base/digest.h"
+#include "base/id.h"
 #include "base/status.h"
 #include "kv/binding.h"
 #include "kv/descriptor.h"
@@ -29,6 +31,9 @@ struct EngineInfo {
   std::uint32_t step_tokens_max = 0;     // Tokens in one step, all items together.
   std::uint32_t block_tokens = 0;        // 0 if the engine has no blocks.
   std::uint64_t kv_bytes_per_token = 0;  // All layers, all parts.
+  // A prompt's state has the same bits in all whole blocks whenever this process computes it, whatever else
+  // runs meanwhile. docs/exactness.md.
+  bool repeats_states = false;
 };
 
 // Append `tokens` to a sequence and run them. Logits rows come back for the last `logits` of them
@@ -78,15 +83,37 @@ class KvSource {
 class KvSink {
  public:
   virtual ~KvSink() = default;
-  // Memory where positions `range` of an open, empty sequence will lie, by layer group of the descriptor.
-  // Others may write it, from any thread, until adopt() or close(); the engine neither reads nor writes it
-  // meanwhile.
+  // Memory where positions `range` of an open sequence will lie, by layer group of the descriptor: from 0 of
+  // an empty one, from what PrefixKeeper::open_arriving() found on. Others may write it, from any thread,
+  // until adopt() or close(); the engine neither reads nor writes it meanwhile.
   virtual Result<std::vector<kv::Binding>> bind(SequenceId sequence, kv::TokenRange range) = 0;
   // The bytes of `range` are the sequence's state from now on; its length becomes range.end.
   virtual Status adopt(SequenceId sequence, kv::TokenRange range) = 0;
 };
 
-// Who keeps the state of computed prompts for others that begin alike. spec/prefix.md.
+// What the bytes of a state that is handed over follow from, beside its tokens and who receives it.
+struct StateOrigin {
+  Id128 producer;        // The incarnation whose engine computes it; its states repeat.
+  Digest128 descriptor;  // The producer's.
+  std::string wire;      // kv::WireForm::text() of how it crosses.
+};
+
+// A prompt's state on its way here.
+struct ArrivingState {
+  std::vector<TokenId> prompt;
+  StateOrigin origin;
+  std::uint64_t repeated = 0;  // Positions below it have the same bytes in each state of that origin.
+  std::optional<std::string> salt;
+};
+
+// A known beginning that stays as it is while this lives. Any thread may let it go.
+class HeldPrefix {
+ public:
+  virtual ~HeldPrefix() = default;
+  virtual std::uint64_t tokens() const = 0;
+};
+
+// Who keeps the state of prompts for others that begin alike. spec/prefix.md.
 class PrefixKeeper {
  public:
   virtual ~PrefixKeeper() = default;
@@ -96,6 +123,14 @@ class PrefixKeeper {
   // for bit. Only what isn't known needs room.
   virtual Result<SequenceId> open_known(std::uint64_t tokens_max, std::span<const TokenId> prompt,
                                         const std::optional<std::string>& salt) = 0;
+  // States handed over are known apart from computed ones, by their origin. What is known of one, whole
+  // blocks and at least two tokens less than its prompt; null if nothing is.
+  virtual std::unique_ptr<HeldPrefix> hold_arrived(const ArrivingState& state) = 0;
+  // As Engine::open(), for a state whose first `known` tokens are held: that is the sequence's length, and
+  // bind() and adopt() are for those behind it. Once they are adopted whole blocks are kept. invalid_argument
+  // if so much isn't known in whole blocks.
+  virtual Result<SequenceId> open_arriving(std::uint64_t tokens_max, const ArrivingState& state,
+                                           std::uint64_t known) = 0;
 };
 
 // Thread: every call from one thread, the engine's. No call blocks on a peer.

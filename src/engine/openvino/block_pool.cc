@@ -15,15 +15,10 @@ BlockPool::BlockPool(std::uint32_t blocks) : blocks_(blocks) {
 
 Result<BlockPool::Acquired> BlockPool::acquire(std::uint64_t count, std::span<const BlockKey> keys) {
   ISTHMUS_CHECK(keys.size() <= count);
-  Acquired acquired;
-  std::uint64_t woken = 0;  // Kept blocks among the known ones.
-  for (const BlockKey& key : keys) {
-    const auto found = by_key_.find(key);
-    if (found == by_key_.end()) break;
-    acquired.blocks.push_back(found->second);
-    woken += blocks_[found->second].holders == 0 ? 1 : 0;
-  }
+  Acquired acquired{.blocks = known_of(keys)};
   acquired.known = acquired.blocks.size();
+  const auto woken = static_cast<std::uint64_t>(std::ranges::count_if(
+      acquired.blocks, [this](std::uint32_t block) { return blocks_[block].holders == 0; }));
   const std::uint64_t wanted = count - acquired.known;
   const std::uint64_t there = free_.size() + kept_.size() - woken;
   if (wanted > there) {
@@ -33,6 +28,22 @@ Result<BlockPool::Acquired> BlockPool::acquire(std::uint64_t count, std::span<co
   for (const std::uint32_t block : acquired.blocks) hold(block);
   while (acquired.blocks.size() < count) acquired.blocks.push_back(take_writable());
   return acquired;
+}
+
+std::vector<std::uint32_t> BlockPool::hold(std::span<const BlockKey> keys) {
+  std::vector<std::uint32_t> blocks = known_of(keys);
+  for (const std::uint32_t block : blocks) hold(block);
+  return blocks;
+}
+
+std::vector<std::uint32_t> BlockPool::known_of(std::span<const BlockKey> keys) const {
+  std::vector<std::uint32_t> blocks;
+  for (const BlockKey& key : keys) {
+    const auto found = by_key_.find(key);
+    if (found == by_key_.end()) break;
+    blocks.push_back(found->second);
+  }
+  return blocks;
 }
 
 void BlockPool::hold(std::uint32_t block) {

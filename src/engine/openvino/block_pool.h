@@ -33,6 +33,10 @@ class BlockPool {
   // there.
   Result<Acquired> acquire(std::uint64_t count, std::span<const BlockKey> keys = {});
 
+  // The blocks of those of `keys`, a chain from its beginning, that are known up to the first that isn't;
+  // each is held once more.
+  std::vector<std::uint32_t> hold(std::span<const BlockKey> keys);
+
   // `block`, held by one alone, has the state that `key` names and is never written again. The block that
   // stands for the key from now on: another if that was known before, which is then held instead, and `block`
   // is free. The caller holds the blocks of all keys before it.
@@ -57,6 +61,7 @@ class BlockPool {
     std::optional<BlockKey> key;
     std::list<std::uint32_t>::iterator place;  // In kept_, if it is there.
   };
+  std::vector<std::uint32_t> known_of(std::span<const BlockKey> keys) const;
   void hold(std::uint32_t block);
   std::uint32_t take_writable();
 

@@ -34,6 +34,34 @@ class PoolExport : public ExportedKv {
   bool is_unsettled_;
 };
 
+// Held like the blocks of a closed sequence that is exported.
+class HeldBlocks : public HeldPrefix {
+ public:
+  explicit HeldBlocks(std::shared_ptr<SequenceBlocks> blocks) : blocks_(std::move(blocks)) {
+    blocks_->exports.fetch_add(1, std::memory_order_relaxed);
+  }
+  ~HeldBlocks() override { blocks_->exports.fetch_sub(1, std::memory_order_release); }
+
+  std::uint64_t tokens() const override { return blocks_->blocks.size() * kBlockTokens; }
+
+ private:
+  std::shared_ptr<SequenceBlocks> blocks_;
+};
+
+// A chunk of one token would run by other kernels than a prompt's does; and a prompt has logits of its own.
+constexpr std::uint64_t kNewMin = 2;
+
+// How many blocks of a prompt may be known.
+std::uint64_t known_blocks_max(std::uint64_t prompt) {
+  return (prompt - std::min(prompt, kNewMin)) / kBlockTokens;
+}
+
+// Of the blocks that are kept once they are here.
+std::vector<BlockKey> keys_of(const ArrivingState& state, const Digest128& descriptor) {
+  return block_keys(BlockChain(descriptor, state.origin, state.salt), state.prompt, kBlockTokens,
+                    state.repeated / kBlockTokens);
+}
+
 bool is_exported(const SequenceBlocks& blocks) {
   return blocks.exports.load(std::memory_order_acquire) > 0;
 }
@@ -49,7 +77,10 @@ std::uint32_t take_padding_block(BlockPool& pool) {
 OpenvinoEngine::OpenvinoEngine(EngineParts parts)
     : parts_(std::move(parts)),
       pool_(parts_.memory->shape().blocks),
-      padding_block_(take_padding_block(pool_)) {}
+      padding_block_(take_padding_block(pool_)) {
+  // The first four rows of docs/exactness.md, with what the model was compiled for: f32 all the way.
+  parts_.info.repeats_states = true;
+}
 
 EngineUsage OpenvinoEngine::usage() const {
   std::map<std::uint32_t, std::uint32_t> returned;  // By closed sequences whose exports are gone.
@@ -84,16 +115,47 @@ Result<SequenceId> OpenvinoEngine::open(std::uint64_t tokens_max) {
 
 Result<SequenceId> OpenvinoEngine::open_known(std::uint64_t tokens_max, std::span<const TokenId> prompt,
                                               const std::optional<std::string>& salt) {
-  // A chunk of one token would run by other kernels than a prompt's does; and a prompt has logits of its own.
-  constexpr std::uint64_t kComputedMin = 2;
   if (prompt.size() > tokens_max) {
     return Error{Code::kInvalidArgument,
                  fmt::format("a prompt of {} tokens in a sequence of {}", prompt.size(), tokens_max)};
   }
   const BlockChain chain(parts_.descriptor.digest(), salt);
-  const std::uint64_t least = std::min<std::uint64_t>(prompt.size(), kComputedMin);
-  const auto keys = block_keys(chain, prompt, kBlockTokens, (prompt.size() - least) / kBlockTokens);
+  const auto keys = block_keys(chain, prompt, kBlockTokens, known_blocks_max(prompt.size()));
   return open_over(tokens_max, keys, chain);
+}
+
+std::unique_ptr<HeldPrefix> OpenvinoEngine::hold_arrived(const ArrivingState& state) {
+  std::vector<BlockKey> keys = keys_of(state, parts_.descriptor.digest());
+  keys.resize(std::min<std::uint64_t>(keys.size(), known_blocks_max(state.prompt.size())));
+  reclaim();
+  auto blocks = std::make_shared<SequenceBlocks>();
+  blocks->blocks = pool_.hold(keys);
+  if (blocks->blocks.empty()) return nullptr;
+  blocks->memory = parts_.memory;
+  closing_.push_back(blocks);
+  return std::make_unique<HeldBlocks>(std::move(blocks));
+}
+
+Result<SequenceId> OpenvinoEngine::open_arriving(std::uint64_t tokens_max, const ArrivingState& state,
+                                                 std::uint64_t known) {
+  const std::vector<BlockKey> keys = keys_of(state, parts_.descriptor.digest());
+  const std::uint64_t blocks = known / kBlockTokens;
+  const auto refuse = [&](std::uint64_t found) {
+    return Error{Code::kInvalidArgument,
+                 fmt::format("{} tokens of a state that arrives aren't known in whole blocks, {} are", known,
+                             found * kBlockTokens)};
+  };
+  if (state.prompt.size() > tokens_max || known % kBlockTokens != 0 || blocks > keys.size()) return refuse(0);
+  ISTHMUS_TRY(const SequenceId id, open_over(tokens_max, std::span(keys).first(blocks), {}));
+  Sequence& sequence = sequences_.at(id);
+  if (sequence.length != known) {
+    const std::uint64_t found = sequence.length / kBlockTokens;
+    close(id);
+    return refuse(found);
+  }
+  sequence.arrived = known;
+  sequence.arriving.assign(keys.begin() + static_cast<std::ptrdiff_t>(blocks), keys.end());
+  return id;
 }
 
 Result<SequenceId> OpenvinoEngine::open_over(std::uint64_t tokens_max, std::span<const BlockKey> keys,
@@ -109,7 +171,7 @@ Result<SequenceId> OpenvinoEngine::open_over(std::uint64_t tokens_max, std::span
   ISTHMUS_TRY(BlockPool::Acquired acquired,
               pool_.acquire((tokens_max + kBlockTokens - 1) / kBlockTokens, keys));
   const std::uint64_t known = acquired.known * kBlockTokens;
-  if (known > 0) chain = BlockChain(keys[acquired.known - 1]);
+  if (chain && known > 0) chain = BlockChain(keys[acquired.known - 1]);
   Sequence sequence{.blocks = std::make_shared<SequenceBlocks>(),
                     .tokens_max = tokens_max,
                     .length = known,
@@ -268,18 +330,24 @@ Result<std::unique_ptr<ExportedKv>> OpenvinoEngine::export_range(SequenceId sequ
       is_unsettled(*source, range)));
 }
 
+// Without the blocks before it, which others may hold: whoever writes here doesn't know of them.
 Result<std::vector<kv::Binding>> OpenvinoEngine::bind(SequenceId sequence, kv::TokenRange range) {
   ISTHMUS_TRY(Sequence * target, find(sequence));
-  if (target->length != 0 || target->bound) {
+  if (target->length != target->arrived || target->bound) {
     return Error{Code::kInvalidArgument, fmt::format("bind: sequence {} isn't empty", sequence)};
   }
-  if (range.begin != 0 || range.end == 0 || range.end > target->tokens_max) {
+  if (range.begin != target->arrived || range.end <= range.begin || range.end > target->tokens_max) {
     return Error{Code::kInvalidArgument,
-                 fmt::format("bind [{}, {}): sequence {} takes a range from 0 to at most {}", range.begin,
-                             range.end, sequence, target->tokens_max)};
+                 fmt::format("bind [{}, {}): sequence {} takes a range from {} to at most {}", range.begin,
+                             range.end, sequence, target->arrived, target->tokens_max)};
   }
+  check_writable(*target, range.size());
   target->bound = range;
-  return std::vector{binding_of(*target, range)};
+  kv::Binding binding = binding_of(*target, range);
+  binding.blocks.erase(binding.blocks.begin(),
+                       binding.blocks.begin() + static_cast<std::ptrdiff_t>(range.begin / kBlockTokens));
+  binding.first_position = range.begin;
+  return std::vector{std::move(binding)};
 }
 
 Status OpenvinoEngine::adopt(SequenceId sequence, kv::TokenRange range) {
@@ -294,7 +362,17 @@ Status OpenvinoEngine::adopt(SequenceId sequence, kv::TokenRange range) {
   }
   target->length = range.end;
   target->bound.reset();
+  keep_arrived(*target);
   return ok_status();
+}
+
+void OpenvinoEngine::keep_arrived(Sequence& sequence) {
+  std::uint64_t at = sequence.arrived / kBlockTokens;
+  for (const BlockKey& key : std::exchange(sequence.arriving, {})) {
+    if ((at + 1) * kBlockTokens > sequence.length) return;
+    std::uint32_t& block = sequence.blocks->blocks[at++];
+    block = pool_.share(block, key);
+  }
 }
 
 }  // namespace isthmus::engine::openvino

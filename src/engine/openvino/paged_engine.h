@@ -40,6 +40,10 @@ struct Sequence {
   // and of sequences that don't share.
   std::optional<BlockChain> chain;
   std::uint64_t shared = 0;
+  // Of a state on its way here: how much of it the sequence was opened with, and the keys of the whole blocks
+  // behind that, until they are adopted.
+  std::uint64_t arrived = 0;
+  std::vector<BlockKey> arriving = {};
 };
 
 // What make_openvino has loaded and checked.
@@ -75,6 +79,9 @@ class OpenvinoEngine : public Engine, public KvSource, public KvSink, public Pre
   Status adopt(SequenceId sequence, kv::TokenRange range) override;
   Result<SequenceId> open_known(std::uint64_t tokens_max, std::span<const TokenId> prompt,
                                 const std::optional<std::string>& salt) override;
+  std::unique_ptr<HeldPrefix> hold_arrived(const ArrivingState& state) override;
+  Result<SequenceId> open_arriving(std::uint64_t tokens_max, const ArrivingState& state,
+                                   std::uint64_t known) override;
 
  private:
   // Room for `tokens_max`, the blocks of `keys` first as far as they are known.
@@ -89,6 +96,8 @@ class OpenvinoEngine : public Engine, public KvSource, public KvSink, public Pre
   void check_writable(const Sequence& sequence, std::uint64_t tokens) const;
   // `tokens` were computed behind what was there: full blocks of theirs are shared from now on.
   void share_blocks(Sequence& sequence, std::span<const TokenId> tokens);
+  // What was adopted of whole blocks is kept from now on.
+  void keep_arrived(Sequence& sequence);
   // The last block of `range` isn't full, and the engine would requantise it in the next step.
   bool is_unsettled(const Sequence& sequence, kv::TokenRange range) const;
   kv::Binding binding_of(const Sequence& sequence, kv::TokenRange range) const;
