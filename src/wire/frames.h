@@ -67,6 +67,7 @@ struct Hello {
   Id128 incarnation;
   Id128 challenge;                          // Fresh random value.
   std::vector<kv::Descriptor> descriptors;  // In full; named by digest afterwards.
+  bool repeats_states = false;              // Equal tokens: equal bits, in all of this incarnation's states.
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 

@@ -70,6 +70,7 @@ void put(const Hello& frame, v1::Frame& out) {
   for (const kv::Descriptor& descriptor : frame.descriptors) {
     write_descriptor(descriptor, *hello.add_descriptors());
   }
+  hello.set_repeats_states(frame.repeats_states);
 }
 
 Result<Frame> get(const v1::Hello& in) {
@@ -81,6 +82,7 @@ Result<Frame> get(const v1::Hello& in) {
     ISTHMUS_TRY(kv::Descriptor read, read_descriptor(descriptor));
     frame.descriptors.push_back(std::move(read));
   }
+  frame.repeats_states = in.repeats_states();
   return Frame(std::move(frame));
 }
 

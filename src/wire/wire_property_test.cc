@@ -221,7 +221,7 @@ Frame frame(std::size_t kind) {
   const auto small = any<std::uint32_t>;
   switch (kind) {
     case 0:
-      return Hello{text(kNameBytesMax), id(), id(), several(2, descriptor)};
+      return Hello{text(kNameBytesMax), id(), id(), several(2, descriptor), any<bool>()};
     case 1:
       return HelloProof{mac()};
     case 2:

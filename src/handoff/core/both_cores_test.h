@@ -79,7 +79,7 @@ class TestCores {
   ProducerActions to_p(const wire::Frame& frame, SessionId session = kSession) {
     return at_p([&](auto& o) { EXPECT_TRUE(p.frame_in(session, frame, now, o).ok()); });
   }
-  wire::Open open(bool is_direct = false) {
+  Begin whole(bool is_direct = false) const {
     Begin begin;
     begin.session = kSession;
     begin.ticket = ticket;
@@ -89,8 +89,12 @@ class TestCores {
     begin.deadline = now + std::chrono::seconds(60);
     begin.destination = {600, 0};
     begin.is_direct = is_direct;
+    return begin;
+  }
+  wire::Open open(const Begin& begin) {
     return sim::frames<wire::Open>(at_d([&](auto& o) { handoff = *d.begin(begin, now, o); })).at(0);
   }
+  wire::Open open(bool is_direct = false) { return open(whole(is_direct)); }
 
   static Limits limits_with(std::uint64_t early_bytes) {
     Limits limits;

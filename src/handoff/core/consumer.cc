@@ -88,6 +88,10 @@ Result<ConsumerCore::Entry> ConsumerCore::check_begin(Begin begin, Instant now) 
 
 Result<wire::HandoffId> ConsumerCore::begin(Begin begin, Instant now, ConsumerActions& out) {
   ISTHMUS_TRY(Entry checked, check_begin(std::move(begin), now));
+  if (!(checked.begin.retained == Amount{})) {
+    ISTHMUS_TRY(checked.retained,
+                ledger_->grant(Category::kRetained, checked.begin.retained, checked.begin.deadline));
+  }
   const std::uint64_t sequence = next_sequence_++;
   Entry& entry = handoffs_.emplace(sequence, std::move(checked)).first->second;
   entry.address = {{options_.incarnation, sequence}, 1, 0};
@@ -280,6 +284,11 @@ void ConsumerCore::agree(Entry& entry, Instant now, ConsumerActions& out) {
   }
   waiting_.push_back(entry.address.handoff.sequence);
   serve_waiting(out);
+  // Who waits holds nothing that others wait for.
+  if (!entry.memory_reserved && entry.retained != 0) {
+    const Error why{Code::kExhausted, "no memory beside what is retained of this handoff's state"};
+    return end(entry, TerminalKind::kExhausted, why, Tell::kAbort, now, out);
+  }
   if (!entry.memory_reserved) entry.resend_at = now + options_.timings.busy_retry;
   arm(entry);
 }
@@ -501,7 +510,8 @@ Status ConsumerCore::check() const {
       }
     }
     const bool may_hold = entry.memory_reserved && entry.state != ConsumerState::kOwned;
-    if (has[0] != may_hold)
+    const bool may_retain = !(entry.begin.retained == Amount{}) && entry.state != ConsumerState::kOwned;
+    if (has[0] != may_hold || (entry.retained != 0) != may_retain)
       return wrong(
           fmt::format("handoff {} in state {}: memory and grant differ", sequence, name(entry.state)));
   }

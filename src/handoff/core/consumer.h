@@ -150,10 +150,13 @@ struct Begin {
   kv::Policy policy;
   Instant deadline = kFarFuture;  // Of the request.
   Amount destination;             // Memory that `wanted` takes here.
-  std::uint64_t tag = 0;          // The shell's; comes back in actions.
+  std::uint64_t tag = 0;  // The shell's; comes back in actions.
   // No chunks: after SEAL the shell reads the producer's memory itself, in Verify.
   bool is_direct = false;
   bool is_member = false;  // Of a group: Verified, then its word.
+  // Memory of what comes before `wanted` and is here already: kRetained from begin() on, part of the
+  // destination's grant once owned. A handoff with any doesn't wait for memory: it ends exhausted.
+  Amount retained = {};
 };
 
 // What to do with a data message whose header has come.
@@ -176,7 +179,7 @@ class ConsumerCore {
   // Start a handoff: OPEN goes out. On an error nothing was begun and no terminal event comes: malformed,
   // aborted (ticket altered or of another life), incompatible (verdict; the detail lists each difference),
   // invalid_argument (range, unknown target), unavailable (no such session, or no data channel), exhausted
-  // (handoffs or quarantine full), deadline_exceeded.
+  // (handoffs or quarantine full, no memory for what is retained), deadline_exceeded.
   Result<wire::HandoffId> begin(Begin begin, Instant now, ConsumerActions& out);
   // Not wanted any more; nothing after owning. The terminal event follows when the destination is quiet.
   void cancel(const wire::HandoffId& handoff, Error why, Instant now, ConsumerActions& out);
@@ -288,6 +291,7 @@ class ConsumerCore {
     bool memory_ready = false;                            // And answered.
     bool busy = false;                                    // The next OPEN is another attempt.
     Ledger::Peak peak;
+    GrantId retained = 0;
     std::vector<std::uint32_t> channels;  // Named in CREDIT.
     std::set<ChannelId> unquiet;          // Of these, not yet fenced or closed.
     std::vector<Slot> slots;

@@ -19,6 +19,7 @@ void ConsumerCore::own(Entry& entry, Instant now, ConsumerActions& out) {
   const Ledger::Peak peak = std::exchange(entry.peak, {});
   ledger_->move(peak.destination, Category::kActive);
   ledger_->release(peak.staging);
+  if (const GrantId retained = std::exchange(entry.retained, 0)) ledger_->join(peak.destination, retained);
   out.push_back(
       Own{entry.address.handoff, entry.address.attempt, entry.begin.tag, *entry.seal, peak.destination});
   out.push_back(ReleaseStaging{entry.address.handoff, entry.address.attempt});
@@ -82,6 +83,7 @@ void ConsumerCore::settle(Entry& entry, ConsumerActions& out) {
 }
 
 void ConsumerCore::free_memory(Entry& entry, ConsumerActions& out) {
+  ledger_->release(std::exchange(entry.retained, 0));
   if (!entry.memory_reserved) return;
   out.push_back(ReleaseStaging{entry.address.handoff, entry.address.attempt});
   out.push_back(ReleaseDestination{entry.address.handoff, entry.address.attempt});

@@ -104,6 +104,16 @@ void Ledger::move(GrantId grant, Category category) {
   add(held_[index(category)], moved.amount);
 }
 
+void Ledger::join(GrantId grant, GrantId other) {
+  const auto found = grants_.find(grant), taken = grants_.find(other);
+  ISTHMUS_CHECK(grant != other && found != grants_.end() && taken != grants_.end());
+  move(other, found->second.category);
+  add(found->second.amount, taken->second.amount);
+  // The sum stays as it is: only the grant goes.
+  taken->second.amount = {};
+  release(other);
+}
+
 void Ledger::release(GrantId grant) {
   if (grant == 0) return;
   const auto found = grants_.find(grant);

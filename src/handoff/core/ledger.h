@@ -19,7 +19,7 @@ enum class Category : std::uint8_t {
   kIncoming,    // Destination of a handoff that isn't owned yet.
   kStaging,     // Slots that chunks land in; a memory pool of its own.
   kPinned,      // Source pages that a reservation holds.
-  kRetained,    // Cached prefixes.
+  kRetained,    // What is here already of a handoff that isn't owned yet.
   kQuarantine,  // Destinations that may still be written.
 };
 inline constexpr std::size_t kCategoryCount = 6;
@@ -29,6 +29,7 @@ struct Amount {
   std::uint64_t bytes = 0;
   std::uint64_t blocks = 0;
   friend bool operator==(const Amount&, const Amount&) = default;
+  friend Amount operator-(Amount a, Amount b) { return {a.bytes - b.bytes, a.blocks - b.blocks}; }
 };
 
 struct Capacity {
@@ -53,6 +54,8 @@ class Ledger {
   Result<Peak> grant_peak(Amount destination, std::uint64_t staging_bytes, Instant expected_end);
   // Same memory, other use (incoming → active, incoming → quarantine). Not from or to kStaging.
   void move(GrantId grant, Category category);
+  // `grant` takes over what `other` has, which is released: one grant of both. Neither is 0 or kStaging.
+  void join(GrantId grant, GrantId other);
   void release(GrantId grant);  // 0 is nothing.
 
   Amount held(Category category) const;

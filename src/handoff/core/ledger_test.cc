@@ -69,5 +69,20 @@ TEST(Ledger, EquationsHoldThroughRandomUse) {
   EXPECT_EQ(ledger.granted(), ledger.released());
 }
 
+TEST(Ledger, TwoGrantsBecomeOne) {
+  Ledger ledger({{100, 10}, 0});
+  const GrantId retained = *ledger.grant(Category::kRetained, {30, 3}, Instant{std::chrono::seconds(5)});
+  const GrantId active = *ledger.grant(Category::kActive, {20, 2});
+  ledger.join(active, retained);
+  EXPECT_TRUE(ledger.check().ok()) << ledger.check().error().text();
+  EXPECT_EQ(ledger.held(Category::kActive), (Amount{50, 5}));
+  EXPECT_EQ(ledger.held(Category::kRetained), Amount{});
+  EXPECT_EQ(ledger.live(), 1u);
+  EXPECT_EQ(ledger.released(), 1u);
+  ledger.release(active);
+  EXPECT_EQ(ledger.free(), (Amount{100, 10}));
+  EXPECT_TRUE(ledger.check().ok());
+}
+
 }  // namespace
 }  // namespace isthmus::handoff

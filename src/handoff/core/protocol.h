@@ -78,6 +78,7 @@ struct Peer {
   // There is no link between the ends. A codec would save nothing, and what is shown to the receiver where it
   // lies could be changed while it is decoded.
   bool is_same_host = false;
+  bool repeats_states = false;  // As it says: spec/prefix.md.
 };
 
 // Defaults fit a local network; spec/handoff.md gives the reasons and the relations that must hold

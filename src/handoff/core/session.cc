@@ -42,8 +42,8 @@ Result<Session> Session::make(SessionOptions options) {
   for (const kv::Descriptor& descriptor : options.descriptors) ISTHMUS_TRY(descriptor.validate());
   Session session(std::move(options));
   const SessionOptions& own = session.options_;
-  ISTHMUS_TRY(session.hello_,
-              wire::encode(wire::Hello{own.name, own.incarnation, own.challenge, own.descriptors}));
+  ISTHMUS_TRY(session.hello_, wire::encode(wire::Hello{own.name, own.incarnation, own.challenge,
+                                                       own.descriptors, own.repeats_states}));
   return session;
 }
 
@@ -98,6 +98,7 @@ Result<Session::Input> Session::receive_hello(std::span<const std::byte> bytes) 
   peer_.name = hello->name;
   peer_.incarnation = hello->incarnation;
   peer_.descriptors = std::move(hello->descriptors);
+  peer_.repeats_states = hello->repeats_states;
   Input input;
   ISTHMUS_TRY(std::vector<std::byte> proof, wire::encode(wire::HelloProof{proof_mac(options_.role)}));
   input.send.push_back(std::move(proof));

@@ -29,7 +29,8 @@ struct SessionOptions {
   Id128 incarnation;
   Id128 challenge;  // Fresh random value; never used twice.
   std::vector<kv::Descriptor> descriptors;
-  std::string expected_peer;  // Refuse an agent of another name; empty: any of the fleet.
+  std::string expected_peer;    // Refuse an agent of another name; empty: any of the fleet.
+  bool repeats_states = false;  // The engine's: what this incarnation says of its states.
 };
 
 // Bytes in, bytes out; the shell owns the channel and a handshake deadline. Thread: the loop's.
