@@ -45,7 +45,8 @@ void Service::Canary::start() {
   own_ = *own;
   const auto self = shared_from_this();
   auto incoming = Incoming::start(
-      service_, prepared_.request.transfer, prompt, {room, prepared_.deadline}, prepared_.deadline,
+      service_, prepared_.request.transfer, prompt, {room, prepared_.deadline, prepared_.deadline},
+      std::nullopt,
       {.planned =
            [self](const kv::Descriptor& source) {
              self->limits_ = limits_for(source, self->service_.engine_.descriptor());

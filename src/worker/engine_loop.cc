@@ -52,6 +52,7 @@ struct EngineLoop::Waiter {
   Instant deadline;
   std::shared_ptr<Task> task;  // Null for a destination.
   kv::TokenRange range;
+  std::shared_ptr<const engine::ArrivingState> state;
   std::function<void(Result<Destination>)> done;
 };
 
@@ -63,6 +64,7 @@ EngineLoop::EngineLoop(std::unique_ptr<engine::Engine> engine, net::Loop& events
       limits_(limits),
       info_(engine_->info()),
       descriptor_(engine_->descriptor()),
+      keeps_prefixes_(engine_->prefix_keeper() != nullptr),
       scheduler_(limits_of(info_, limits)) {
   remember_stats();
   thread_ = std::thread([this] { thread_main(); });
@@ -104,7 +106,8 @@ Result<JobId> EngineLoop::admit(Job job, std::shared_ptr<Task> task, bool needs_
   live_[task->id] = task;
   post([this, task, room, needs_room] {
     if (needs_room) {
-      waiting_.push_back({room, std::min(task->job.deadline, task->job.start_by), task, {}, nullptr});
+      waiting_.push_back(
+          {room, std::min(task->job.deadline, task->job.start_by), task, {}, nullptr, nullptr});
     } else {
       open_task(task);
     }
@@ -150,19 +153,29 @@ void EngineLoop::cancel(JobId job) {
   });
 }
 
+void EngineLoop::hold_arrived(std::shared_ptr<const engine::ArrivingState> state,
+                              std::function<void(std::unique_ptr<engine::HeldPrefix>)> done) {
+  post([this, state = std::move(state), done = std::move(done)] {
+    auto held =
+        std::make_shared<std::unique_ptr<engine::HeldPrefix>>(engine_->prefix_keeper()->hold_arrived(*state));
+    events_.post([done, held] { done(std::move(*held)); });
+  });
+}
+
 void EngineLoop::reserve(std::uint64_t tokens_max, kv::TokenRange range, Instant deadline,
+                         std::shared_ptr<const engine::ArrivingState> state,
                          std::function<void(Result<Destination>)> done) {
   auto on_loop = [this, done = std::move(done)](Result<Destination> result) {
     auto shared = std::make_shared<Result<Destination>>(std::move(result));
     events_.post([done, shared] { done(std::move(*shared)); });
   };
-  post([this, tokens_max, range, deadline, on_loop = std::move(on_loop)]() mutable {
+  post([this, tokens_max, range, deadline, state = std::move(state), on_loop = std::move(on_loop)]() mutable {
     if (waiting_.size() >= limits_.jobs_max) {
       on_loop(
           Error{Code::kExhausted, fmt::format("{} requests wait for KV memory already", waiting_.size())});
       return;
     }
-    waiting_.push_back({tokens_max, deadline, nullptr, range, std::move(on_loop)});
+    waiting_.push_back({tokens_max, deadline, nullptr, range, std::move(state), std::move(on_loop)});
   });
 }
 
@@ -251,6 +264,7 @@ void EngineLoop::expire(Instant at) {
 
 Result<engine::SequenceId> EngineLoop::open(const Waiter& waiter) {
   engine::PrefixKeeper* const keeper = engine_->prefix_keeper();
+  if (waiter.state) return keeper->open_arriving(waiter.tokens_max, *waiter.state, waiter.range.begin);
   if (waiter.task == nullptr || keeper == nullptr) return engine_->open(waiter.tokens_max);
   const Job& job = waiter.task->job;
   return keeper->open_known(waiter.tokens_max, job.prompt, job.salt);
@@ -316,10 +330,11 @@ void EngineLoop::open_task(const std::shared_ptr<Task>& task) {
   const std::uint64_t prompt = task->job.prompt.size();
   if (task->kind == Kind::kResume) {
     task->job.start_by = kFarFuture;
-    const Status adopted = engine_->kv_sink()->adopt(task->sequence, {0, prompt});
+    const std::uint64_t known = engine_->length(task->sequence);
+    const Status adopted = engine_->kv_sink()->adopt(task->sequence, {known, prompt});
     if (!adopted.ok()) return fail_task(*task, adopted.error());
     task->computed = prompt;
-    counted_.prompt_tokens_adopted += prompt;
+    counted_.prompt_tokens_adopted += prompt - known;
     const engine::TokenId first = task->generated.back();
     task->generated.clear();
     accept_token(*task, {first});

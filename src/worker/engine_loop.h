@@ -101,6 +101,7 @@ class EngineLoop {
 
   const engine::EngineInfo& info() const { return info_; }
   const kv::Descriptor& descriptor() const { return descriptor_; }
+  bool keeps_prefixes() const { return keeps_prefixes_; }
   EngineLoopStats stats() const;
   std::vector<SequenceView> sequences() const;  // Of running jobs, as after the last step.
 
@@ -111,9 +112,15 @@ class EngineLoop {
   // fails.
   Result<JobId> prefill(Job job, PrefillEvents events);
   void finish_prefill(JobId job);
-  // Room for `tokens_max` tokens whose first `prompt` come from outside. `done` gets exhausted if no room
-  // came by `deadline`.
+  // What the engine knows of a state on its way here; null if nothing. Not of an engine without a
+  // PrefixKeeper.
+  void hold_arrived(std::shared_ptr<const engine::ArrivingState> state,
+                    std::function<void(std::unique_ptr<engine::HeldPrefix>)> done);
+  // Room for `tokens_max` tokens, of which `range` comes from outside, behind what is known and held of
+  // `state`: null for a state of which nothing is known or kept. `done` gets exhausted if no room came by
+  // `deadline`.
   void reserve(std::uint64_t tokens_max, kv::TokenRange range, Instant deadline,
+               std::shared_ptr<const engine::ArrivingState> state,
                std::function<void(Result<Destination>)> done);
   void release(engine::SequenceId destination);
   // Adopt a filled destination and go on from `first`, which is reported as the first token.
@@ -154,6 +161,7 @@ class EngineLoop {
   EngineLoopLimits limits_;
   engine::EngineInfo info_;
   kv::Descriptor descriptor_;
+  bool keeps_prefixes_ = false;
 
   // Net loop's thread.
   JobId next_job_ = 1;

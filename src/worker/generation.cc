@@ -46,7 +46,8 @@ void Service::Generation::start_fetch() {
   const auto self = shared_from_this();
   auto incoming = Incoming::start(
       service_, prepared_->request.transfer, prompt_,
-      {prompt_.size() + prepared_->tokens_max, std::min(prepared_->deadline, start_by_)}, prepared_->deadline,
+      {prompt_.size() + prepared_->tokens_max, std::min(prepared_->deadline, start_by_), prepared_->deadline},
+      Incoming::Sharing{prepared_->request.cache_salt},
       {.arrived = [self](const Arrived& state) { self->arrived(state); },
        .ended = [self](const handoff::SealInfo* seal,
                        const handoff::Ending& ending) { self->handoff_ended(seal, ending); }});
@@ -57,6 +58,7 @@ void Service::Generation::start_fetch() {
 void Service::Generation::arrived(const Arrived& state) {
   incoming_.reset();
   grant_ = state.grant;
+  answer_.known(choice_, state.known);
   route_ = fmt::format("handoff; bytes={}; chunks={}; transport={}; wire=\"{}\"", state.ending.bytes,
                        state.ending.chunks, state.ending.transport, state.ending.wire);
   Result<JobId> job = service_.engine_.resume(state.sequence, this->job(), state.first, events());

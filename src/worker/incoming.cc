@@ -13,16 +13,24 @@ Service::Incoming::Incoming(Service& service, const Room& room, Events events)
 
 Result<std::shared_ptr<Service::Incoming>> Service::Incoming::start(
     Service& service, const TransferField& transfer, const std::vector<engine::TokenId>& prompt,
-    const Room& room, Instant deadline, Events events) {
+    const Room& room, std::optional<Sharing> sharing, Events events) {
   const std::shared_ptr<Incoming> incoming =
       std::unique_ptr<Incoming>(new Incoming(service, room, std::move(events)));
+  handoff::FetchEvents fetch_events = incoming->fetch_events();
+  if (sharing && service.arrivals_) {
+    fetch_events.known = [incoming, prompt, salt = std::move(sharing->salt)](
+                             engine::StateOrigin origin, std::uint64_t repeated,
+                             std::function<void(handoff::KnownState)> done) {
+      incoming->look_up({prompt, std::move(origin), repeated, salt}, std::move(done));
+    };
+  }
   ISTHMUS_TRY(incoming->fetch_, service.agent_.fetch({.ticket = transfer.ticket,
                                                       .endpoints = transfer.endpoints,
                                                       .is_pushed = transfer.is_pushed,
                                                       .prompt = kv::TokenChain(prompt),
                                                       .destination = service.amount_of(room.tokens),
-                                                      .deadline = deadline},
-                                                     incoming->fetch_events()));
+                                                      .deadline = room.deadline},
+                                                     std::move(fetch_events)));
   return incoming;
 }
 
@@ -54,10 +62,20 @@ handoff::FetchEvents Service::Incoming::fetch_events() {
   return events;
 }
 
+void Service::Incoming::look_up(engine::ArrivingState state, std::function<void(handoff::KnownState)> done) {
+  state_ = std::make_shared<const engine::ArrivingState>(std::move(state));
+  if (!service_.arrivals_->may_know(*state_)) return done({});
+  const std::uint64_t unit = service_.engine_.info().block_tokens;
+  service_.engine_.hold_arrived(
+      state_, [unit, amount = service_.amount_of(unit), done = std::move(done)](
+                  std::unique_ptr<engine::HeldPrefix> held) { done({std::move(held), unit, amount}); });
+}
+
 void Service::Incoming::reserve(kv::TokenRange range,
                                 std::function<void(Result<std::vector<kv::Binding>>)> done) {
+  known_ = range.begin;
   service_.engine_.reserve(
-      room_.tokens, range, room_.by,
+      room_.tokens, range, room_.by, state_,
       [self = shared_from_this(), done = std::move(done)](Result<Destination> destination) {
         if (!destination.ok()) return done(destination.error());
         self->destination_ = destination->sequence;
@@ -85,7 +103,8 @@ void Service::Incoming::owned(const handoff::SealInfo& seal, handoff::GrantId gr
   const engine::TokenId first = seal.first_tokens.front();
   if (first < 0 || static_cast<std::uint32_t>(first) >= service_.engine_.info().vocabulary)
     return give_up(fmt::format("first token {} isn't in the vocabulary", first));
-  events.arrived({sequence, first, grant, ending});
+  if (state_) service_.arrivals_->add(*state_, known_);
+  events.arrived({sequence, first, grant, known_, ending});
 }
 
 }  // namespace isthmus::worker

@@ -46,11 +46,9 @@ struct Service::Prefill {
 
 Service::Service(EngineLoop& engine, handoff::Agent& agent, const engine::Tokenizer& tokenizer,
                  MetricsRegistry& metrics, ServiceOptions options)
-    : engine_(engine),
-      agent_(agent),
-      tokenizer_(tokenizer),
-      metrics_(metrics),
-      options_(std::move(options)) {}
+    : engine_(engine), agent_(agent), tokenizer_(tokenizer), metrics_(metrics), options_(std::move(options)) {
+  if (engine_.keeps_prefixes()) arrivals_.emplace(engine_.descriptor().digest(), engine_.info().block_tokens);
+}
 
 Service::~Service() = default;
 
@@ -467,6 +465,14 @@ http::Response Service::metrics() {
         stats.prefix_tokens_queried, shown_.prefix_tokens_queried);
   count("isthmus_prefix_cache_hit_tokens_total", "Prompt tokens whose state was here already",
         stats.prefix_tokens_known, shown_.prefix_tokens_known);
+  if (arrivals_) {
+    count("isthmus_handoff_prefix_query_tokens_total",
+          "Prompt tokens of states to be handed over, looked up among those handed over before",
+          arrivals_->tokens_queried(), shown_.arriving_queried);
+    count("isthmus_handoff_prefix_hit_tokens_total",
+          "Prompt tokens of states handed over that were here already and didn't cross",
+          arrivals_->tokens_known(), shown_.arriving_known);
+  }
   const auto set = [&](const char* name, const char* help, double value, const MetricLabels& labels = {}) {
     metrics_.gauge(name, help, labels).set(value);
   };

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "engine/api/tokenizer.h"
 #include "handoff/agent/agent.h"
 #include "http/server.h"
+#include "worker/arrivals.h"
 #include "worker/engine_loop.h"
 #include "worker/openai.h"
 
@@ -101,8 +103,13 @@ class Service {
   std::map<std::string, std::shared_ptr<Prefill>> prefills_;  // By request id, for cancels.
   std::map<std::uint64_t, std::shared_ptr<Answer>> answers_;
   std::uint64_t next_answer_ = 1;
-  std::shared_ptr<Canary> canary_;  // One at a time: it keeps the engine from others.
-  EngineLoopStats shown_;           // Counters at the last /metrics.
+  std::optional<Arrivals> arrivals_;  // Of an engine that keeps states.
+  std::shared_ptr<Canary> canary_;    // One at a time: it keeps the engine from others.
+  // Counters at the last /metrics.
+  struct Shown : EngineLoopStats {
+    std::uint64_t arriving_queried = 0, arriving_known = 0;
+  };
+  Shown shown_;
 };
 
 }  // namespace isthmus::worker

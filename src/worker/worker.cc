@@ -44,6 +44,7 @@ Result<std::unique_ptr<Worker>> Worker::start(net::Loop& loop, WorkerParts parts
   }
   parts.service.name = parts.agent.name;
   if (parts.agent.capacity.kv.bytes == 0) parts.agent.capacity = capacity_of(*parts.engine);
+  parts.agent.repeats_states = parts.engine->info().repeats_states;
   ISTHMUS_TRY(worker->agent_, handoff::make_agent(loop, std::move(transports), parts.engine->descriptor(),
                                                   std::move(parts.agent), worker->metrics_));
   const engine::Tokenizer& tokenizer = *parts.tokenizer;

@@ -175,3 +175,68 @@ def test_a_state_over_a_known_beginning_is_handed_over(make_fleet):
     assert fleet.prefill.metric("isthmus_prefix_cache_hit_tokens_total") == 3 * 288, "salts hold there too"
     assert fleet.decode.metric("isthmus_prompt_tokens_computed_total") == computed
     wait_for("both at baseline", lambda: fleet.decode.is_at_baseline() and fleet.prefill.is_at_baseline())
+
+
+def through(fleet, prompt, salt, **more):
+    """The answer, and the bytes that crossed for it."""
+    name = "isthmus_handoff_bytes_total"
+    before = fleet.decode.metric(name)
+    answer = ask(fleet.router, prompt, salt, **more)
+    return answer, fleet.decode.metric(name) - before
+
+
+PAIRS = [
+    ("openvino:f32", "openvino:f32", WAYS),
+    ("openvino:u8", "openvino:u8", WAYS[:1]),
+    ("openvino:f32", "openvino:u8_channel", WAYS[1:]),
+]
+
+
+@pytest.mark.parametrize(("prefill", "decode", "ways"), PAIRS, ids=lambda value: str(value).split(":")[-1])
+def test_what_was_handed_over_does_not_cross_again(make_fleet, prefill, decode, ways):
+    fleet = make_fleet(prefill=prefill, decode=decode)
+    base = prompt_of(300, 21)
+    salt = next(SALTS)
+    whole_answer, whole_bytes = through(fleet, base, salt)
+    assert cached(whole_answer) == 0
+    again, rest_bytes = through(fleet, base, salt)
+    assert cached(again) == 288
+    assert texts(again) == texts(whole_answer)
+    assert 0 < rest_bytes < whole_bytes / 10
+    hit = fleet.decode.metric("isthmus_handoff_prefix_hit_tokens_total")
+    assert hit == 288
+    for way in ways:
+        for length in (2, 70, 300):
+            prompt = base + prompt_of(length, length)
+            cold_answer, cold_bytes = through(fleet, prompt, next(SALTS), **way)
+            assert cached(cold_answer) == 0, "another salt"
+            warm_answer, warm_bytes = through(fleet, prompt, salt, **way)
+            assert cached(warm_answer) >= 288
+            assert texts(warm_answer) == texts(cold_answer), f"{length} tokens behind it"
+            assert warm_bytes < cold_bytes - whole_bytes * 0.9
+            hit += cached(warm_answer)
+    assert fleet.decode.metric("isthmus_handoff_prefix_hit_tokens_total") == hit
+    assert fleet.decode.metric("isthmus_prompt_tokens_computed_total") == 0
+    wait_for("both at baseline", lambda: fleet.decode.is_at_baseline() and fleet.prefill.is_at_baseline())
+
+
+def test_many_at_once_over_what_was_handed_over_answer_as_cold(make_fleet):
+    fleet = make_fleet(prefill="openvino:f32", decode="openvino:f32")
+    base = prompt_of(200, 31)
+    prompts = [base + prompt_of(5 * number + 1, number) for number in range(8)]
+    expected = [texts(ask(fleet.router, prompt, next(SALTS))) for prompt in prompts]
+    ask(fleet.router, base, "many", max_tokens=1)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda prompt: ask(fleet.router, prompt, "many"), prompts))
+    assert [texts(answer) for answer in answers] == expected
+    assert all(cached(answer) >= 192 for answer in answers)
+    wait_for("both at baseline", lambda: fleet.decode.is_at_baseline() and fleet.prefill.is_at_baseline())
+
+
+def test_nothing_is_kept_of_a_producer_that_does_not_repeat(make_fleet):
+    fleet = make_fleet(prefill="llamacpp:f16", decode="openvino:f16")
+    answers = [through(fleet, prompt_of(300, 21), None) for _ in range(2)]
+    assert [cached(answer) for answer, _ in answers] == [0, 0]
+    assert answers[0][1] == answers[1][1] > 0
+    assert fleet.decode.metric("isthmus_handoff_prefix_query_tokens_total") == 0
+    wait_for("both at baseline", lambda: fleet.decode.is_at_baseline() and fleet.prefill.is_at_baseline())

@@ -186,6 +186,12 @@ TEST_P(OpenvinoArrived, OnlyWhatWasAdoptedAndRepeatsIsKept) {
   engine_.close(arrive(some, 0));
   some.repeated = 100;
   EXPECT_EQ(known(some), 64u) << "the third block doesn't repeat";
+  // Less is adopted than was bound.
+  const ArrivingState part = state(some_tokens(100, 11));
+  const SequenceId partly = open(part, 0, bound);
+  ASSERT_TRUE(engine_.kv_sink()->adopt(partly, {0, 50}).ok());
+  engine_.close(partly);
+  EXPECT_EQ(known(part), 32u);
   // All of a prompt is known, and its last two tokens have to come all the same.
   const ArrivingState whole = state(some_tokens(64, 5));
   engine_.close(arrive(whole, 0));

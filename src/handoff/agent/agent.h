@@ -45,6 +45,8 @@ struct AgentOptions {
   // what is offered here are compressed where these say that it pays; without, and over shared memory, never.
   std::optional<kv::Prices> prices{};
   std::uint32_t rank = 0;  // Which of the descriptor's ranks it serves: their agents are a group's.
+  // engine::EngineInfo's, told to consumers: they may keep what they get for later handoffs.
+  bool repeats_states = false;
   // Chunks are packed and placed on a thread beside the loop's. Not where both would share a processor with
   // the peer's and only wake each other.
   bool has_mover_thread = std::thread::hardware_concurrency() > 2;
@@ -77,6 +79,13 @@ struct Offered {
   std::string ticket;
 };
 
+// What is here already of a state that is asked for.
+struct KnownState {
+  std::shared_ptr<const engine::HeldPrefix> held;  // Null: nothing. The fetch lets it go.
+  std::uint64_t unit_tokens = 1;                   // Memory is shared in whole ones of so many tokens,
+  Amount unit;                                     // each of which takes this of the destination.
+};
+
 // What a consumer's fetch reports and asks for; loop's thread. After owned() or ended() nothing follows.
 struct FetchEvents {
   // Open a destination for the state; answer with its memory for `range`, by layer group of the descriptor,
@@ -95,6 +104,13 @@ struct FetchEvents {
   std::function<Status(const kv::Descriptor& source)> planned = {};
   // A member's: the state has been read back and may be owned. Repeated until decide() or abandon().
   std::function<void(const SealInfo&)> verified = {};
+  // Before anything is asked for, where the producer's states repeat: what is here of this one? Answer once,
+  // from the loop's thread. reserve() then is for the range behind what is used of it, which may be less, or
+  // nothing. Positions below `repeated` have the same bytes in all states of that origin: they may be kept
+  // once the state is owned.
+  std::function<void(engine::StateOrigin origin, std::uint64_t repeated,
+                     std::function<void(KnownState)> done)>
+      known = {};
 };
 
 struct Fetch {

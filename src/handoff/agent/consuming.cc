@@ -33,6 +33,7 @@ Result<FetchId> Shell::fetch(Fetch fetch, FetchEvents events) {
   incoming->ways = links_->ways(incoming->fetch.endpoints);
   incoming->events = std::move(events);
   incoming->producer = ticket.ticket.producer;
+  incoming->source = ticket.ticket.descriptor;
   incoming->begun_at = now();
   fetches_[incoming->id] = incoming;
   poster_.post([this, incoming] { dial(incoming); });
@@ -101,7 +102,7 @@ void Shell::connected(const std::shared_ptr<Incoming>& incoming, SessionId sessi
     ISTHMUS_LOG(kInfo, "transport chosen", "producer={} transport={} refused=\"{}\"", incoming->producer,
                 incoming->transport, incoming->refused);
   });
-  if (!incoming->is_begun) return begin(incoming, session);
+  if (!incoming->is_begun) return look_up(incoming, session);
   consume([&](ConsumerActions& out) { consumer_.session_found(incoming->handoff, session, now(), out); });
 }
 
@@ -127,13 +128,14 @@ void Shell::begin(const std::shared_ptr<Incoming>& incoming, SessionId session) 
   Begin begin{.session = session,
               .ticket = incoming->fetch.ticket,
               .target = descriptor_digest_,
-              .wanted = {0, incoming->fetch.prompt.size()},
+              .wanted = {incoming->known, incoming->fetch.prompt.size()},
               .token_digest = incoming->fetch.prompt.digest(),
               .policy = options_.policy,
               .deadline = incoming->fetch.deadline,
-              .destination = incoming->fetch.destination,
+              .destination = incoming->fetch.destination - incoming->retained,
               .tag = incoming->id,
-              .is_member = incoming->fetch.is_member};
+              .is_member = incoming->fetch.is_member,
+              .retained = incoming->retained};
   Result<wire::HandoffId> handoff = Error{Code::kInternal, "not asked"};
   consume([&](ConsumerActions& out) {
     handoff = consumer_.begin(std::move(begin), now(), out);
@@ -143,6 +145,7 @@ void Shell::begin(const std::shared_ptr<Incoming>& incoming, SessionId session) 
     by_handoff_[*handoff] = incoming->id;
     if (options_.on_state) options_.on_state(ConsumerState::kOpening);
   });
+  if (!handoff.ok() && begin_whole(incoming)) return;
   if (!handoff.ok()) return end_unbegun(incoming, handoff.error());
   poster_.post([this, incoming] { plan_ahead(*incoming); });  // Once OPEN has left.
 }
@@ -150,6 +153,7 @@ void Shell::begin(const std::shared_ptr<Incoming>& incoming, SessionId session) 
 void Shell::end_unbegun(const std::shared_ptr<Incoming>& incoming, const Error& why) {
   if (incoming->is_ended || incoming->is_begun) return;
   incoming->is_ended = true;
+  incoming->held.reset();
   fetches_.erase(incoming->id);
   const TerminalKind kind = terminal_kind(why.code);
   meters_.ended("consumer", kind);
@@ -239,7 +243,7 @@ void Shell::act(const ReserveCapacity& action) {
   incoming->slots.assign(action.slots, {});
   incoming->wants_destination = true;
   incoming->events.reserve(
-      {0, incoming->fetch.prompt.size()},
+      {incoming->known, incoming->fetch.prompt.size()},
       [this, incoming, attempt = action.attempt](Result<std::vector<kv::Binding>> bindings) {
         destination_ready(incoming, attempt, std::move(bindings));
       });
@@ -248,6 +252,7 @@ void Shell::act(const ReserveCapacity& action) {
 void Shell::destination_ready(const std::shared_ptr<Incoming>& incoming, std::uint32_t attempt,
                               Result<std::vector<kv::Binding>> bindings) {
   if (is_closing_) return;
+  incoming->held.reset();  // The destination begins with what was known, or won't be used.
   if (!bindings.ok()) {
     incoming->wants_destination = false;
     consume([&](ConsumerActions& out) {
@@ -505,7 +510,11 @@ void Shell::act(const ReleaseDestination& action) {
 void Shell::act(const ConsumerHandoffEnded& action) {
   const auto incoming = find(action.handoff);
   if (!incoming || incoming->is_ended) return;
+  const bool was_refused_memory =
+      action.kind == TerminalKind::kExhausted && action.destination == Destination::kNone;
+  if (was_refused_memory && begin_whole(incoming)) return;
   incoming->is_ended = true;
+  incoming->held.reset();
   incoming->early.clear();
   meters_.ended("consumer", action.kind);
   Ending ending = ending_of(*incoming, action.kind, action.why);

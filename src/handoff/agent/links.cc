@@ -223,7 +223,8 @@ void Links::start_session(Link& link, SessionRole role, const std::string& expec
                                            .incarnation = options_.incarnation,
                                            .challenge = random_id(),
                                            .descriptors = options_.descriptors,
-                                           .expected_peer = expected});
+                                           .expected_peer = expected,
+                                           .repeats_states = options_.repeats_states});
   if (!session.ok()) return close(link.id, session.error());
   link.session = *std::move(session);
   link.deadline = loop_.after(options_.handshake_max, [this, id = link.id] {

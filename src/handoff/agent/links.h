@@ -43,6 +43,7 @@ struct LinkOptions {
   // No frame for so long after one that asks for an answer: the session is given up, and dialled again by who
   // needs it. A wire that swallows everything tells nobody.
   Duration silence_max = std::chrono::seconds(10);
+  bool repeats_states = false;  // AgentOptions'.
 };
 
 class Links {

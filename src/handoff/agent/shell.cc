@@ -66,7 +66,8 @@ Shell::Shell(net::Loop& loop, std::vector<transport::Transport*> transports, con
                                                .sessions_max = options_.limits.sessions_max,
                                                .connect_max = options_.timings.connect_max,
                                                .handshake_max = options_.timings.handshake_max,
-                                               .silence_max = options_.timings.open_max},
+                                               .silence_max = options_.timings.open_max,
+                                               .repeats_states = options_.repeats_states},
                                    link_events());
   links_->on_refused = [this](const Error& why) {
     meters_.peer_refused(why.code);

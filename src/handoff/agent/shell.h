@@ -144,15 +144,20 @@ class Shell final : public Agent {
     Fetch fetch;
     FetchEvents events;
     std::string producer;
+    Digest128 source;              // Descriptor, as the ticket says.
     std::vector<Links::Way> ways;  // To the producer.
     std::size_t next_way = 0;
     std::string refused;      // Ways that led nowhere, and why.
     std::string transport;    // That of the session.
     wire::HandoffId handoff;  // Once begun.
     bool is_begun = false, is_ended = false, is_owned = false;
-    bool is_cancelled = false;                    // Before it was begun.
-    std::shared_ptr<const transform::Plan> plan;  // Made while OPEN is under way.
-    std::string wire;                             // one_line() of the plan's.
+    bool is_cancelled = false;                       // Before it was begun.
+    bool is_whole = false;                           // Nothing is used that is here already.
+    std::uint64_t known = 0;                         // Tokens that are here already and aren't asked for,
+    Amount retained;                                 // their memory, and who keeps them until
+    std::shared_ptr<const engine::HeldPrefix> held;  // the destination does.
+    std::shared_ptr<const transform::Plan> plan;     // Made while OPEN is under way.
+    std::string wire;                                // one_line() of the plan's.
     Meters::Moved moved;
     std::unique_ptr<transform::Placer> placer;
     InPlace in_place;
@@ -240,6 +245,9 @@ class Shell final : public Agent {
   void connected(const std::shared_ptr<Incoming>& incoming, SessionId session);
   void refused(const std::shared_ptr<Incoming>& incoming, const Links::Way& way, const Error& why);
   void unreachable(const std::shared_ptr<Incoming>& incoming, const Error& why);
+  void look_up(const std::shared_ptr<Incoming>& incoming, SessionId session);
+  void use_known(Incoming& incoming, const kv::Descriptor& source, KnownState known) const;
+  bool begin_whole(const std::shared_ptr<Incoming>& incoming);
   void begin(const std::shared_ptr<Incoming>& incoming, SessionId session);
   void plan_ahead(const Incoming& incoming);
   void end_unbegun(const std::shared_ptr<Incoming>& incoming, const Error& why);
@@ -272,6 +280,7 @@ class Shell final : public Agent {
   Ledger ledger_;
   ProducerCore producer_;
   ConsumerCore consumer_;
+  Verdicts verdicts_;  // Of fetches, before they are begun.
 
   std::map<SessionId, Peer> peers_;
   std::map<Id128, Held> held_;

@@ -57,7 +57,7 @@ HandoffSnapshot Shell::snapshot_of(const Incoming& incoming, Instant at) const {
   HandoffSnapshot shown;
   shown.state = "dialing";
   shown.peer = incoming.producer;
-  shown.tokens = {0, incoming.fetch.prompt.size()};
+  shown.tokens = {incoming.known, incoming.fetch.prompt.size()};
   shown.age = at - incoming.begun_at;
   shown.bytes_moved = incoming.bytes;
   shown.bytes_total = total_of(incoming.plan);

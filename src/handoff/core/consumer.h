@@ -46,9 +46,7 @@ struct ReserveCapacity {
 struct PlaceChunk {
   wire::HandoffId handoff;
   std::uint32_t attempt = 0;
-  std::uint32_t generation = 0;
-  std::uint32_t index = 0;
-  std::uint32_t slot = 0;
+  std::uint32_t generation = 0, index = 0, slot = 0;
 };
 
 // All chunks are placed and every channel is fenced: compare root and read back, then verified().
@@ -150,12 +148,12 @@ struct Begin {
   kv::Policy policy;
   Instant deadline = kFarFuture;  // Of the request.
   Amount destination;             // Memory that `wanted` takes here.
-  std::uint64_t tag = 0;  // The shell's; comes back in actions.
+  std::uint64_t tag = 0;          // The shell's; comes back in actions.
   // No chunks: after SEAL the shell reads the producer's memory itself, in Verify.
   bool is_direct = false;
   bool is_member = false;  // Of a group: Verified, then its word.
-  // Memory of what comes before `wanted` and is here already: kRetained from begin() on, part of the
-  // destination's grant once owned. A handoff with any doesn't wait for memory: it ends exhausted.
+  // Memory of what is here before `wanted`: kRetained until it is the owned destination's too. A handoff with
+  // any doesn't wait for memory: it ends exhausted.
   Amount retained = {};
 };
 
@@ -164,9 +162,7 @@ struct Judgement {
   bool place = false;  // Into the slot; else read and drop it (a stale attempt or generation), or
   bool early = false;  // read and keep it until TakeEarly, in memory beside staging.
   wire::HandoffId handoff;
-  std::uint32_t attempt = 0;
-  std::uint32_t index = 0;
-  std::uint32_t slot = 0;
+  std::uint32_t attempt = 0, index = 0, slot = 0;
   std::uint64_t bytes = 0;  // Payload; when `place`, the plan's body or, with a codec, fewer.
 };
 
@@ -178,15 +174,15 @@ class ConsumerCore {
 
   // Start a handoff: OPEN goes out. On an error nothing was begun and no terminal event comes: malformed,
   // aborted (ticket altered or of another life), incompatible (verdict; the detail lists each difference),
-  // invalid_argument (range, unknown target), unavailable (no such session, or no data channel), exhausted
-  // (handoffs or quarantine full, no memory for what is retained), deadline_exceeded.
+  // invalid_argument (range, unknown target), unavailable (no session, or no data channel), exhausted
+  // (handoffs or quarantine full, no memory to retain), deadline_exceeded.
   Result<wire::HandoffId> begin(Begin begin, Instant now, ConsumerActions& out);
   // Not wanted any more; nothing after owning. The terminal event follows when the destination is quiet.
   void cancel(const wire::HandoffId& handoff, Error why, Instant now, ConsumerActions& out);
 
   // exhausted: close the session. A new incarnation of a known name ends the handoffs with the old one.
   Status session_up(SessionId session, Peer peer, Instant now, ConsumerActions& out);
-  // The shell closes the session's data channels too; the core gives RevokeChannel for each.
+  // The session's data channels close too: RevokeChannel for each.
   void session_down(SessionId session, Instant now, ConsumerActions& out);
   // Bound to the session at both ends (Session::confirm_data). exhausted beyond wire::kChannelsMax.
   Status channel_up(ChannelId channel);
