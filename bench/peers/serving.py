@@ -4,7 +4,7 @@
 
 Usage: bench/peers/serving.py build/release/isthmus --model FILE [--runs 7] [--threads 2]
 Same model file, KV type, arithmetic and threads on both sides; one stands still while the other is measured.
-GenAI's own arithmetic, which rounds activations, is told beside that and not judged.
+GenAI rounds activations to 8 bits as it comes; it is measured so, and with activations in f32.
 Every prompt is new. Whole answers of 64 tokens to prompts of 32, 1, 4 and 16 at once, in tokens a second, and
 the time of an answer of one token to a prompt of 256. Prints one JSON line a case. A peer that can't be
 had or fails is "not run" with the reason, never ok.
@@ -92,11 +92,12 @@ class Server(Side):
 
 
 class Worker(Server):
-    def __init__(self, arguments, engine, kv):
+    def __init__(self, arguments, engine, kv, options=()):
         super().__init__(
             [
                 *(arguments.program, "worker", "--engine", engine, "--kv", kv, "--model", arguments.model),
                 *("--threads", arguments.threads, "--sequences", max(AT_ONCE), "--kv-tokens", KV_TOKENS),
+                *options,
             ],
             stdout=subprocess.PIPE,
         )
@@ -206,8 +207,7 @@ def in_turns(own, peer, runs, count, prompt, answer):
     return took[own], took[peer]
 
 
-def measure(name, own, peer, reference, is_alike, runs):
-    bar, ttft_bar = (BAR, TTFT_BAR) if is_alike else (None, None)
+def measure(name, own, peer, reference, runs):
     medians = []
     for count in AT_ONCE:
         rates = [
@@ -215,22 +215,22 @@ def measure(name, own, peer, reference, is_alike, runs):
             for took in in_turns(own, peer, runs, count, PROMPT, ANSWER)
         ]
         medians.append([statistics.median(rate) for rate in rates])
-        yield turns.record("serving", f"{name}, {count} at once", bar, *rates, reference, unit="tokens/s")
+        yield turns.record("serving", f"{name}, {count} at once", BAR, *rates, reference, unit="tokens/s")
         print(f"serving: {name}, {count} at once: {medians[-1]}", file=sys.stderr)
     gains = [[medians[-1][side] / medians[0][side]] for side in (0, 1)]
     case = f"{name}, gain of {AT_ONCE[-1]} over 1"
-    yield turns.record("serving", case, bar, *gains, reference, unit="times")
+    yield turns.record("serving", case, BAR, *gains, reference, unit="times")
     times = [[1e3 * s for s in took] for took in in_turns(own, peer, runs, 1, LONG_PROMPT, 1)]
     case = f"{name}, first token of {LONG_PROMPT} at idle"
-    yield turns.record("serving", case, ttft_bar, *times, reference, unit="ms", less_is_better=True)
+    yield turns.record("serving", case, TTFT_BAR, *times, reference, unit="ms", less_is_better=True)
 
 
-def run_engine(arguments, name, engine, kv, make_peer, reference, is_alike=True):
+def run_engine(arguments, name, engine, kv, make_peer, reference, options=()):
     own = peer = None
     try:
         peer = make_peer(arguments, kv)
-        own = Worker(arguments, engine, kv)
-        yield from measure(name, own, peer, reference, is_alike, arguments.runs)
+        own = Worker(arguments, engine, kv, options)
+        yield from measure(name, own, peer, reference, arguments.runs)
     except (Failure, OSError, subprocess.SubprocessError) as wrong:
         yield turns.record("serving", name, BAR, [], [], reference, str(wrong))
     finally:
@@ -252,10 +252,10 @@ def main():
         parser.error("name the GGUF file: --model")
     cells = [
         ("llamacpp:f16", "llamacpp", "f16", LlamaServer, "llama.cpp's server, same commit"),
-        ("openvino:u8", "openvino", "u8", GenAi, "OpenVINO GenAI's pipeline, no HTTP"),
+        ("openvino:u8, activations f32", "openvino", "u8", GenAi, "OpenVINO GenAI's pipeline, no HTTP"),
         (
-            *("openvino:u8, peer with activations of 8 bits", "openvino", "u8", RoundingGenAi),
-            *("OpenVINO GenAI's pipeline as it comes", False),
+            *("openvino:u8, activations int8", "openvino", "u8", RoundingGenAi),
+            *("OpenVINO GenAI's pipeline, no HTTP", ("--activations", "int8")),
         ),
     ]
     for cell in cells:

@@ -9,11 +9,9 @@ def rounded(value):
 
 
 def record(bench, case, bar, own, peer, reference, not_run="", unit="GB/s", less_is_better=False):
-    """Figures of both, and the ratio of their medians against `bar` (None: told only); no figures where
-    `not_run` says why."""
+    """Figures of both, and the ratio of their medians against `bar`; no figures where `not_run` says why."""
     ratio = None if not_run else statistics.median(own) / statistics.median(peer)
-    is_judged = bar is not None and not not_run
-    is_held = (ratio <= bar if less_is_better else ratio >= bar) if is_judged else None
+    is_held = None if not_run else ratio <= bar if less_is_better else ratio >= bar
     return {
         "bench": bench,
         "case": case,
@@ -22,7 +20,7 @@ def record(bench, case, bar, own, peer, reference, not_run="", unit="GB/s", less
         "reference": f"not run: {not_run}" if not_run else reference,
         "reference_value": rounded(None if not_run else statistics.median(peer)),
         "ratio": rounded(ratio),
-        "bar": None if bar is None else f"{'<=' if less_is_better else '>='} {bar:g}",
+        "bar": f"{'<=' if less_is_better else '>='} {bar:g}",
         "ok": is_held,
         "runs": 0 if not_run else len(own),
         "min": rounded(None if not_run else min(own)),

@@ -226,6 +226,10 @@ void KvOptions::add_qualify(CLI::App& kv) {
   app->add_option("--model", qualify_.model_path, "GGUF file")->required()->type_name("FILE");
   app->add_option("--decode-model", qualify_.decode_model_path, "The decode engine's, if it has another")
       ->type_name("FILE");
+  app->add_option("--activations", qualify_.activations, "Of OpenVINO, as its worker has them: f32 or int8")
+      ->check(CLI::IsMember({"f32", "int8"}))
+      ->type_name("TYPE")
+      ->capture_default_str();
   app->add_option("--lineage", qualify_.lineage,
                   "Of both files, as the fleet file's first of its model has it")
       ->type_name("SHA256");

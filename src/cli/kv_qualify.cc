@@ -59,6 +59,7 @@ Result<std::unique_ptr<engine::Engine>> probed_engine(worker::WorkerOptions opti
                                                       const MakeEngine& make_engine) {
   options.engine = name;
   options.kv_type = kv;
+  if (name != "openvino") options.activations = "f32";
   options.model_path = model;
   ISTHMUS_TRY(auto engine, make_engine(options));
   ISTHMUS_TRY(engine::probe_meaning(*engine, model, engine::probe_tolerance(*engine)).status());
@@ -71,6 +72,7 @@ Result<Ends> start(const QualifyCommand& command, const std::vector<Tokens>& pro
   worker::WorkerOptions options;
   options.threads = command.threads;
   options.lineage = command.lineage;
+  options.activations = command.activations;
   options.sequences_max = 4;
   options.kv_tokens = 3 * (longest.size() + 2 * qualify::kForced);
   const std::string& decode_model =

@@ -218,6 +218,13 @@ void add_worker(CLI::App& app, WorkerCommand& worker) {
       ->check(CLI::IsMember({"native", "avx512", "avx2", "portable"}))
       ->type_name("SET")
       ->capture_default_str();
+  app.add_option(
+         "--activations", worker.activations,
+         "Of OpenVINO: f32, or int8 (rounded for products with quantised weights: faster, less exact, a "
+         "recipe of its own to be qualified)")
+      ->check(CLI::IsMember({"f32", "int8"}))
+      ->type_name("TYPE")
+      ->capture_default_str();
   app.add_option("--kv-tokens", worker.kv_tokens, "KV memory, in tokens of all sequences together")
       ->check(CLI::Range(64, 1 << 24))
       ->capture_default_str();

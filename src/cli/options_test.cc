@@ -69,7 +69,8 @@ TEST(Options, WorkerTakesAllThatAWorkerNeeds) {
                                              "m",          "--kv-tokens",       "4096",      "--sequences",
                                              "2",          "--request-timeout", "9",         "--lease",
                                              "500",        "--die-with-parent", "7",         "--isa",
-                                             "avx2",       "--drain",           "5"});
+                                             "avx2",       "--drain",           "5",         "--activations",
+                                             "int8"});
   EXPECT_EQ(worker.drain_s, 5u);
   EXPECT_EQ(worker.queue_wait_s, 30);
   EXPECT_EQ(worker.engine, "openvino");
@@ -88,6 +89,7 @@ TEST(Options, WorkerTakesAllThatAWorkerNeeds) {
   EXPECT_EQ(worker.lease_ms, 500u);
   EXPECT_EQ(worker.die_with_parent, 7);
   EXPECT_EQ(worker.isa, "avx2");
+  EXPECT_EQ(worker.activations, "int8");
   EXPECT_THAT(refused({"worker", "--engine", "openvino", "--model", "m", "--isa", "sse2"}),
               HasSubstr("--isa"));
   EXPECT_THAT(refused({"worker", "--model", "m.gguf"}), HasSubstr("--engine is required"));

@@ -435,5 +435,25 @@ TEST(MakeOpenvino, RefusesBadOptionsByName) {
   EXPECT_THAT(refusal([&](Options& o) { o.gguf_path = garbage; }), HasSubstr("malformed"));
 }
 
+TEST(OpenvinoActivations, RoundedOnesAreARecipeOfTheirOwn) {
+  Options options = small_options("f16");
+  const auto plain = *make_openvino(options);
+  options.activations = "int8";
+  const auto rounded = *make_openvino(options);
+  EXPECT_EQ(rounded->descriptor().weights_recipe, plain->descriptor().weights_recipe + "-a8");
+  const auto row = [](Engine& engine) {
+    const SequenceId sequence = *engine.open(kQuestion.size());
+    const StepItem item{.sequence = sequence, .tokens = kQuestion, .logits = 1};
+    const StepOutput output = *engine.step({&item, 1});
+    return Row(output.logits.begin(), output.logits.end());
+  };
+  const Row exact = row(*plain), near = row(*rounded);
+  EXPECT_NE(exact, near);
+  EXPECT_EQ(std::ranges::max_element(near) - near.begin(), std::ranges::max_element(exact) - exact.begin());
+  EXPECT_TRUE(probe_meaning(*rounded, model_path(), probe_tolerance(*rounded)).ok());
+  options.activations = "int4";
+  EXPECT_THAT(make_openvino(options).error().text(), HasSubstr("aren't one of f32, int8"));
+}
+
 }  // namespace
 }  // namespace isthmus::engine::openvino

@@ -20,13 +20,19 @@ using Tokens = std::vector<TokenId>;
 
 constexpr std::size_t kSteps = 64;
 
-Options options(const std::string& kv_type, std::uint64_t kv_tokens) {
+struct Arithmetic {
+  const char* kv_type;
+  const char* activations;
+};
+
+Options options(const Arithmetic& arithmetic, std::uint64_t kv_tokens) {
   return {.gguf_path = std::getenv("ISTHMUS_TEST_MODEL"),
-          .kv_type = kv_type,
+          .kv_type = arithmetic.kv_type,
           .threads = 1,
           .kv_tokens = kv_tokens,
           .sequences_max = 16,
-          .step_tokens_max = 600};
+          .step_tokens_max = 600,
+          .activations = arithmetic.activations};
 }
 
 Tokens prompt_of(std::size_t length) {
@@ -116,7 +122,7 @@ struct Running {
   Trace trace;
 };
 
-class LosslessHandover : public ::testing::TestWithParam<const char*> {
+class LosslessHandover : public ::testing::TestWithParam<Arithmetic> {
  protected:
   std::unique_ptr<Engine> source_ = *make_openvino(options(GetParam(), 2048));
   std::unique_ptr<Engine> target_ = *make_openvino(options(GetParam(), 5120));
@@ -188,15 +194,19 @@ std::vector<std::size_t> lengths_of(const std::string& kv_type) {
 }
 
 TEST_P(LosslessHandover, AllStepsEqualBitForBitAloneAndBesidePrefillsAndDecodes) {
-  const std::vector<std::size_t> lengths = lengths_of(GetParam());
+  const std::vector<std::size_t> lengths = lengths_of(GetParam().kv_type);
   std::vector<Trace> expected;
   for (const std::size_t length : lengths) expected.push_back(alone(*target_, prompt_of(length)));
   expect_equal_together(lengths, expected);
   expect_equal_alone(lengths[0], expected[0]);
 }
 
-INSTANTIATE_TEST_SUITE_P(KvTypes, LosslessHandover, ::testing::Values("f32", "u8"),
-                         [](const auto& param) { return std::string(param.param); });
+INSTANTIATE_TEST_SUITE_P(KvTypes, LosslessHandover,
+                         ::testing::Values(Arithmetic{"f32", "f32"}, Arithmetic{"u8", "f32"},
+                                           Arithmetic{"u8", "int8"}),
+                         [](const auto& param) {
+                           return std::string(param.param.kv_type) + "_" + param.param.activations;
+                         });
 
 }  // namespace
 }  // namespace isthmus::engine::openvino

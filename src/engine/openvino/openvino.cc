@@ -34,7 +34,9 @@ Status check_options(const Options& options) {
                                                        limit.value, limit.least, limit.most)};
     }
   }
-  return ok_status();
+  if (options.activations == "f32" || options.activations == "int8") return ok_status();
+  return Error{Code::kInvalidArgument,
+               fmt::format("activations '{}' aren't one of f32, int8", options.activations)};
 }
 
 Status check_model(const PagedModelShape& shape, const ModelFacts& facts) {
@@ -60,13 +62,15 @@ Result<std::unique_ptr<Engine>> make_openvino(const Options& options) {
   ISTHMUS_TRY(parts.model, PagedModel::load({.gguf_path = options.gguf_path,
                                              .kv_type = options.kv_type,
                                              .threads = options.threads,
-                                             .instruction_set = options.isa}));
+                                             .instruction_set = options.isa,
+                                             .rounds_activations = options.activations == "int8"}));
   const PagedModelShape& shape = parts.model->shape();
   ISTHMUS_TRY(check_model(shape, facts));
 
   parts.info.storage = "openvino:" + options.kv_type;
   ISTHMUS_TRY(const kv::Storage* storage, kv::find_storage(parts.info.storage));
   ISTHMUS_TRY(parts.descriptor, describe(facts, *storage, options.lineage));
+  if (options.activations == "int8") parts.descriptor.weights_recipe += "-a8";
   ISTHMUS_TRY(probe_packing(*parts.model, parts.descriptor));
 
   // One block more, for padding tokens.
@@ -86,8 +90,9 @@ Result<std::unique_ptr<Engine>> make_openvino(const Options& options) {
   parts.info.step_tokens_max = options.step_tokens_max;
   parts.info.block_tokens = kBlockTokens;
   parts.info.kv_bytes_per_token = parts.memory->shape().bytes_per_block() / kBlockTokens;
-  ISTHMUS_LOG(kInfo, "engine ready", "engine=openvino version={} storage={} isa={} blocks={} kv_bytes={}",
-              parts.info.version, parts.info.storage, options.isa, blocks,
+  ISTHMUS_LOG(kInfo, "engine ready",
+              "engine=openvino version={} storage={} isa={} activations={} blocks={} kv_bytes={}",
+              parts.info.version, parts.info.storage, options.isa, options.activations, blocks,
               parts.memory->shape().bytes_per_block() * blocks);
   return std::unique_ptr<Engine>(std::make_unique<OpenvinoEngine>(std::move(parts)));
 }

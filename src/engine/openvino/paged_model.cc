@@ -16,14 +16,21 @@
 namespace isthmus::engine::openvino {
 namespace {
 
+// Activations that share a scale where they are rounded; the plugin's own choice.
+constexpr std::uint64_t kActivationGroup = 32;
+
+std::uint64_t activation_group(const PagedModelOptions& options) {
+  return options.rounds_activations ? kActivationGroup : 0;
+}
+
 // Every property that changes a bit of KV or logits is set here, none is left to the plugin's choice.
 ov::AnyMap properties(const PagedModelOptions& options, const KvType& type) {
   ov::AnyMap map{
       ov::hint::inference_precision(ov::element::f32),
       ov::hint::kv_cache_precision(type.element),
-      // Off: activations of compressed weights would be rounded to 8 bits where the processor has such
+      // 0: off. Else activations of compressed weights are rounded to 8 bits where the processor has such
       // products.
-      ov::hint::dynamic_quantization_group_size(0),
+      ov::hint::dynamic_quantization_group_size(activation_group(options)),
       ov::hint::performance_mode(ov::hint::PerformanceMode::LATENCY),
       ov::num_streams(1),
       ov::inference_num_threads(static_cast<int>(options.threads)),
@@ -35,10 +42,11 @@ ov::AnyMap properties(const PagedModelOptions& options, const KvType& type) {
 }
 
 // The settings that results depend on, as the plugin understood them.
-Status check_properties(const ov::CompiledModel& model, const KvType& type) {
+Status check_properties(const ov::CompiledModel& model, const PagedModelOptions& options,
+                        const KvType& type) {
   const std::pair<const char*, std::string> expected[] = {
       {ov::hint::inference_precision.name(), ov::element::Type(ov::element::f32).to_string()},
-      {ov::hint::dynamic_quantization_group_size.name(), "0"},
+      {ov::hint::dynamic_quantization_group_size.name(), fmt::format("{}", activation_group(options))},
       {ov::key_cache_precision.name(), type.element.to_string()},
       {ov::value_cache_precision.name(), type.element.to_string()},
       {ov::key_cache_group_size.name(), "0"},  // 0: a scale for the whole row.
@@ -71,7 +79,7 @@ class OpenvinoModel : public PagedModel {
     model->properties_ = properties(options, type);
     model->version_ = ov::get_openvino_version().buildNumber;
     model->compiled_ = model->core_.compile_model(graphs.decoder, "CPU", model->properties_);
-    ISTHMUS_TRY(check_properties(model->compiled_, type));
+    ISTHMUS_TRY(check_properties(model->compiled_, options, type));
     ISTHMUS_TRY(check_instruction_set(options.instruction_set, *model->compiled_.get_runtime_model()));
     model->request_ = model->compiled_.create_infer_request();
     model->attention_ = graphs.attention;

@@ -22,6 +22,7 @@ struct PagedModelOptions {
   std::string kv_type;  // "f32", "f16", "u8", "u8_channel", "u4".
   std::uint32_t threads = 1;
   std::string instruction_set = "native";  // "avx512", "avx2".
+  bool rounds_activations = false;         // To 8 bits, for products with quantised weights.
 };
 
 // Of one token and layer, all heads; bytes include scales and zero points.

@@ -12,6 +12,11 @@ namespace isthmus::worker {
 
 Result<std::unique_ptr<engine::Engine>> make_engine(const WorkerOptions& options) {
   if (options.engine == "llamacpp") {
+    if (options.activations != "f32") {
+      return Error{
+          Code::kInvalidArgument,
+          "llamacpp has no choice of activations: it rounds them to 8 bits where weights are quantised"};
+    }
     return engine::llamacpp::make_llamacpp({.model_path = options.model_path,
                                             .lineage = options.lineage,
                                             .kv_type = options.kv_type.empty() ? "f16" : options.kv_type,
@@ -27,7 +32,8 @@ Result<std::unique_ptr<engine::Engine>> make_engine(const WorkerOptions& options
                                             .threads = options.threads,
                                             .kv_tokens = options.kv_tokens,
                                             .sequences_max = options.sequences_max,
-                                            .isa = options.isa});
+                                            .isa = options.isa,
+                                            .activations = options.activations});
   }
   return Error{Code::kInvalidArgument,
                fmt::format("engine '{}' isn't one of llamacpp, openvino", options.engine)};

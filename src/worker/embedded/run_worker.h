@@ -24,6 +24,7 @@ struct WorkerOptions {
   // Of the engine's arithmetic: "native", "avx512", "avx2", "portable"; refused by name where an engine
   // can't.
   std::string isa = "native";
+  std::string activations = "f32";  // Of OpenVINO: "int8" rounds them, which is faster and less exact.
   std::uint64_t kv_tokens = 16384;  // KV memory, of all sequences together.
   std::uint32_t sequences_max = 8;
   std::uint32_t request_timeout_s = 120;
