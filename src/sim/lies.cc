@@ -93,7 +93,7 @@ void World::lie_to_producer() {
       open.proof = wire::open_proof(test_key(static_cast<std::uint8_t>(link->id)), ticket->ticket.nonce,
                                     address.handoff, address.attempt);
       open.target = target_descriptor().digest();
-      open.wanted = request.tokens;
+      open.wanted = wanted_.at(address.handoff);
       open.deadline_ms = static_cast<std::uint64_t>(between(1, 20000));
       frame = std::move(open);
       break;
@@ -124,7 +124,6 @@ void World::lie_to_consumer() {
   const auto about = link ? any_handoff(link->consumer, link->producer) : std::nullopt;
   if (!about) return;
   Memory& memory = *agents_[link->consumer]->memory.at(about->handoff.sequence);
-  const Request& request = *requests_[memory.request];
   memory.lied = true;
   wire::Address address{about->handoff, about->attempt, std::max(about->generation, 1u)};
   if (chance(0.3)) ++address.attempt;
@@ -142,17 +141,17 @@ void World::lie_to_consumer() {
     });
   }
   if (kind > 11) {
-    const PlanFacts facts = plan_facts(request.tokens);
+    const PlanFacts facts = plan_facts(wanted_.at(address.handoff));
     const auto index = static_cast<std::uint32_t>(between(0, facts.chunk_count - 1));
     const wire::ChunkHeader header = chunk_header(facts, address, index, index % 4, kGarbage);
     return send_message(link, number, header, kGarbage, std::make_shared<Flight>(Flight{link, number}));
   }
   const wire::Frame frames[] = {
-      wire::Plan{address, {}, request.tokens, {}, "a lie", {}, 1, 1, 1, 1},
+      wire::Plan{address, {}, wanted_.at(address.handoff), {}, "a lie", {}, 1, 1, 1, 1},
       wire::Reject{address, Code::kAborted, "a lie", {}, {}},
       wire::Promised{address, 1000},
       wire::Busy{address, 100},
-      wire::Seal{address, {}, request.tokens, {}, {}, {1}, {}, {}},
+      wire::Seal{address, {}, wanted_.at(address.handoff), {}, {}, {1}, {}, {}},
       wire::Released{address, wire::ReleaseOutcome::kDone},
       wire::Cancel{address, "a lie", {}},
       wire::Abort{address, Code::kAborted, "a lie", {}},
@@ -206,7 +205,7 @@ void World::stray_at_producer() {
       if (is_promised || is_over) core.cancel(request.reservation, kLie, now, out);
       break;
     case 6:
-      core.plan_ready(handoff, attempt, plan_facts(request.tokens), now, out);
+      core.plan_ready(handoff, attempt, plan_facts(wanted_.at(handoff)), now, out);
       break;
     case 7:
       core.plan_failed(handoff, attempt, kLie, now, out);
@@ -244,7 +243,7 @@ void World::stray_at_consumer() {
       if (memory.ended || chance(0.3)) core.cancel(about->handoff, kLie, now, out);
       break;
     case 1:
-      core.plan_ready(about->handoff, attempt, plan_facts(requests_[memory.request]->tokens), now, out);
+      core.plan_ready(about->handoff, attempt, plan_facts(wanted_.at(about->handoff)), now, out);
       break;
     case 2:
       core.plan_failed(about->handoff, attempt, kLie, now, out);

@@ -120,7 +120,8 @@ void World::send_chunk(std::size_t index, const SendChunk& send) {
     Agent& agent = *agents_[index];
     const Pages& pages = *agent.pages.at(send.reservation);
     if (pages.released) violation("pages are read after their release");
-    const std::uint64_t value = pages.values[send.chunk.index];
+    const std::uint64_t first = wanted_.at(send.chunk.handoff).begin / kTestTile;
+    const std::uint64_t value = pages.values[first + send.chunk.index];
     agent.packed[{send.chunk.handoff, send.chunk.generation}][send.chunk.index] = value;
     const auto link = links_.find(send.channel.session);
     ProducerActions out;
@@ -137,8 +138,7 @@ void World::send_chunk(std::size_t index, const SendChunk& send) {
 
 void World::chunk_message(const std::shared_ptr<Link>& link, std::size_t producer, const SendChunk& send,
                           std::uint64_t value) {
-  const PlanFacts facts =
-      plan_facts(requests_[agents_[producer]->pages.at(send.reservation)->request]->tokens);
+  const PlanFacts facts = plan_facts(wanted_.at(send.chunk.handoff));
   wire::ChunkHeader header =
       chunk_header(facts, {send.chunk.handoff, send.chunk.attempt, send.chunk.generation}, send.chunk.index,
                    send.slot, value);
@@ -389,6 +389,7 @@ void World::owned(std::size_t index, const Own& own) {
   Memory& memory = *agent.memory.at(own.handoff.sequence);
   Request& request = *requests_[memory.request];
   ++outcome_.owned;
+  outcome_.rests += memory.first_tile > 0 ? 1 : 0;
   memory.owned = true;
   if (!memory.placing.empty()) violation("a state is owned while chunks are being placed");
   check_quiet(own.handoff, "a state is owned");
@@ -397,7 +398,7 @@ void World::owned(std::size_t index, const Own& own) {
   if (memory.other_tokens) violation("the state of other tokens is owned");
   const auto generation = static_cast<std::uint64_t>(own.seal.first_tokens.at(0));
   for (std::uint32_t chunk = 0; chunk < memory.destination.size(); ++chunk) {
-    if (memory.destination[chunk] != right_value(memory.request, generation, chunk))
+    if (memory.destination[chunk] != right_value(memory.request, generation, memory.first_tile + chunk))
       violation(fmt::format("wrong bytes are owned, chunk {}", chunk));
   }
   if (memory.group) {

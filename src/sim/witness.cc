@@ -23,8 +23,10 @@ void Witness::admitted(const Id128& reservation, std::uint64_t pinned_bytes) {
   pinned_[reservation] = pinned_bytes;
 }
 
-void Witness::begun(const wire::HandoffId& handoff, std::uint64_t destination_bytes) {
+void Witness::begun(const wire::HandoffId& handoff, std::uint64_t destination_bytes,
+                    std::uint64_t retained_bytes) {
   held_[handoff].destination_bytes = destination_bytes;
+  held_[handoff].retained_bytes = retained_bytes;
 }
 
 void Witness::engine_released(GrantId grant) {
@@ -209,7 +211,7 @@ void Witness::sees(const ConsumerAction& action) {
   } else if (const auto* own = std::get_if<Own>(&action)) {
     Held& held = held_.at(own->handoff);
     if (!held.reserved || std::exchange(held.owned, true)) report_("owned without a destination, or twice");
-    active_[own->destination] = held.destination_bytes;
+    active_[own->destination] = held.destination_bytes + held.retained_bytes;
     check_quiet(own->handoff, "a state is owned");
   } else if (const auto* staging = std::get_if<ReleaseStaging>(&action)) {
     Held& held = held_.at(staging->handoff);
@@ -231,7 +233,7 @@ void Witness::sees(const ConsumerAction& action) {
 }
 
 void Witness::check(const Ledger& ledger) const {
-  std::uint64_t pinned = 0, incoming = 0, staging = 0, active = 0, quarantined = 0, grants = 0;
+  std::uint64_t pinned = 0, incoming = 0, staging = 0, active = 0, quarantined = 0, retained = 0, grants = 0;
   for (const auto& [id, bytes] : pinned_) pinned += bytes;
   for (const auto& [grant, bytes] : active_) active += bytes;
   for (const auto& [handoff, codec] : codecs_) staging += codec.bytes;
@@ -239,6 +241,10 @@ void Witness::check(const Ledger& ledger) const {
   for (const auto& [handoff, held] : held_) {
     if (held.reserved && !held.staging_released) {
       staging += held.staging_bytes;
+      ++grants;
+    }
+    if (held.retains()) {
+      retained += held.retained_bytes;
       ++grants;
     }
     if (!held.reserved || held.owned || held.destination_released) continue;
@@ -255,9 +261,11 @@ void Witness::check(const Ledger& ledger) const {
   equal("incoming", incoming, ledger.held(Category::kIncoming).bytes);
   equal("staging", staging, ledger.held(Category::kStaging).bytes);
   equal("active", active, ledger.held(Category::kActive).bytes);
+  equal("retained", retained, ledger.held(Category::kRetained).bytes);
   equal("live grants", grants, ledger.live());
   equal("granted - released", ledger.granted() - ledger.released(), ledger.live());
-  equal("free", ledger.capacity().kv.bytes - pinned - quarantined - incoming - active, ledger.free().bytes);
+  equal("free", ledger.capacity().kv.bytes - pinned - quarantined - incoming - retained - active,
+        ledger.free().bytes);
 }
 
 void Witness::check_end() const {

@@ -23,7 +23,7 @@ class Witness {
   Witness(Report report, IsOpen is_open) : report_(std::move(report)), is_open_(std::move(is_open)) {}
 
   void admitted(const Id128& reservation, std::uint64_t pinned_bytes);
-  void begun(const wire::HandoffId& handoff, std::uint64_t destination_bytes);
+  void begun(const wire::HandoffId& handoff, std::uint64_t destination_bytes, std::uint64_t retained_bytes);
   void engine_released(GrantId grant);
   // True for the first SEAL of an attempt.
   bool sees(const ProducerAction& action, Instant now);
@@ -41,10 +41,15 @@ class Witness {
   using AttemptKey = std::pair<wire::HandoffId, std::uint32_t>;
   // What one handoff of a consumer holds, as its actions say.
   struct Held {
-    std::uint64_t destination_bytes = 0, staging_bytes = 0;
+    std::uint64_t destination_bytes = 0, retained_bytes = 0, staging_bytes = 0;
     bool reserved = false, owned = false, quarantined = false;
     bool staging_released = false, destination_released = false;
     std::uint32_t ends = 0;
+    // From its beginning to its end, or to that of what may still be written.
+    bool retains() const {
+      const bool is_over = ends > 0 && !quarantined;
+      return retained_bytes > 0 && !owned && !is_over && !destination_released;
+    }
     // That the first CREDIT of an attempt named, without those fenced since; and the last attempt that did.
     std::map<ChannelId, std::uint64_t> fences;  // The last attempt whose fence has come there.
     std::map<ChannelId, std::uint32_t> channels;

@@ -613,6 +613,14 @@ void World::supersede(std::size_t index) {
   act(request.producer, std::move(out));
 }
 
+// At least the last tile.
+kv::TokenRange World::draw_wanted(const Request& request, bool is_grouped) {
+  const std::uint64_t tiles = (request.tokens.end - 1) / kTestTile;
+  if (request.direct || is_grouped || tiles == 0 || !chance(faults_.known)) return request.tokens;
+  return {static_cast<std::uint64_t>(between(1, static_cast<std::int64_t>(tiles))) * kTestTile,
+          request.tokens.end};
+}
+
 void World::begin_at(std::size_t consumer, std::size_t index, int tries_left,
                      const std::shared_ptr<GroupRun>& group, std::uint32_t rank) {
   Request& request = *requests_[index];
@@ -623,23 +631,32 @@ void World::begin_at(std::size_t consumer, std::size_t index, int tries_left,
   }
   if (request.ticket.empty() || session == 0 || now_ >= request.deadline) return;
   const bool other_tokens = chance(faults_.other_tokens);
+  kv::TokenRange wanted = draw_wanted(request, group != nullptr);
   Begin begin{session,
               request.ticket,
               target_descriptor().digest(),
-              request.tokens,
+              wanted,
               token_digest_of(request.tokens.end + (other_tokens ? 1 : 0)),
               {},
               Instant{request.deadline} - agent.clock_lost,
-              {request.tokens.size(), 0},
+              {wanted.size(), 0},
               index,
               request.direct,
-              group != nullptr};
+              group != nullptr,
+              {wanted.begin, 0}};
   ConsumerActions out;
-  const Result<wire::HandoffId> handoff = agent.consumer->begin(std::move(begin), clock(consumer), out);
+  Result<wire::HandoffId> handoff = agent.consumer->begin(begin, clock(consumer), out);
+  if (handoff.code() == Code::kExhausted && wanted.begin > 0) {  // No memory for it: all is asked for.
+    begin.wanted = wanted = request.tokens;
+    begin.destination = {wanted.size(), 0};
+    begin.retained = {};
+    handoff = agent.consumer->begin(std::move(begin), clock(consumer), out);
+  }
   if (!handoff.ok()) return;
   ++outcome_.begun;
   requests_of_[*handoff] = index;
-  agent.witness->begun(*handoff, request.tokens.size());
+  wanted_[*handoff] = wanted;
+  agent.witness->begun(*handoff, wanted.size(), wanted.begin);
   ++request.legs;
   auto memory = std::make_unique<Memory>();
   memory->request = index;
@@ -651,7 +668,8 @@ void World::begin_at(std::size_t consumer, std::size_t index, int tries_left,
   if (group) group->members.at(rank).handoff = *handoff;
   memory->other_tokens = other_tokens;
   memory->slow = chance(faults_.slow_reader);
-  memory->destination.assign((request.tokens.size() + kTestTile - 1) / kTestTile, kGarbage);
+  memory->first_tile = static_cast<std::uint32_t>(wanted.begin / kTestTile);
+  memory->destination.assign((wanted.size() + kTestTile - 1) / kTestTile, kGarbage);
   agent.memory[handoff->sequence] = std::move(memory);
   act(consumer, std::move(out));
   if (chance(faults_.cancel)) {

@@ -30,6 +30,7 @@ namespace isthmus::handoff::sim {
 struct Outcome {
   std::uint64_t begun = 0, owned = 0, retried = 0, events = 0;
   std::uint64_t compressed = 0;  // Chunks sent under a codec.
+  std::uint64_t rests = 0;       // Of those owned, how many had a beginning that didn't move.
   std::map<std::string, std::uint64_t> consumer_ends, producer_ends, group_ends;
   std::set<std::string> transitions;    // "P growing>sealed" of all that happened.
   std::vector<std::string> violations;  // At most 20.
@@ -106,6 +107,7 @@ class World {
   void prefill_step(std::size_t index, std::uint64_t generation);
   void preempt(std::size_t index, std::uint64_t generation);
   void supersede(std::size_t index);
+  kv::TokenRange draw_wanted(const Request& request, bool is_grouped);
   void begin_at(std::size_t consumer, std::size_t request, int tries_left,
                 const std::shared_ptr<GroupRun>& group = nullptr, std::uint32_t rank = 0);
   // Groups of ranks.
@@ -163,7 +165,9 @@ class World {
   DigestStream trace_;
   std::vector<std::size_t> pending_ranks_;  // Of a group that isn't complete.
   std::size_t group_ranks_ = 2;
-  std::map<wire::HandoffId, std::size_t> requests_of_;  // Of every handoff ever begun.
+  // Of every handoff ever begun.
+  std::map<wire::HandoffId, std::size_t> requests_of_;
+  std::map<wire::HandoffId, kv::TokenRange> wanted_;
   Outcome outcome_;
 };
 

@@ -81,6 +81,7 @@ struct World::Memory {
   int tries_left = 0;
   std::uint32_t epoch = 0;  // Of the request, when it was begun.
   bool ended = false;
+  std::uint32_t first_tile = 0;                              // Those before were here, and don't move.
   std::vector<std::uint64_t> destination, staging, digests;  // Digests: of what landed in a slot, as sent.
   std::set<std::uint32_t> placing;                           // Slots that are being read.
   struct Early {

@@ -49,6 +49,31 @@ TEST(HandoffWorld, RulesHoldUnderEveryFault) {
   }
 }
 
+// All faults, and consumers that have a state's beginning already.
+TEST(HandoffWorld, RulesHoldWhereOnlyTheRestMoves) {
+  std::uint64_t owned = 0, rests = 0;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    Faults faults = faults_of(seed);
+    faults.known = 0.6;
+    const Outcome outcome = World(seed, faults, 60).run();
+    EXPECT_TRUE(outcome.violations.empty())
+        << "seed " << seed << ": " << fmt::format("{}", fmt::join(outcome.violations, "\n"));
+    owned += outcome.owned;
+    rests += outcome.rests;
+  }
+  EXPECT_GT(rests, owned / 4);
+  EXPECT_LT(rests, owned);
+}
+
+TEST(HandoffWorld, EveryRestIsOwnedWhenNothingFails) {
+  Faults faults;
+  faults.known = 1;
+  const Outcome outcome = World(1, faults, 100).run();
+  EXPECT_TRUE(outcome.violations.empty()) << fmt::format("{}", fmt::join(outcome.violations, "\n"));
+  EXPECT_EQ(outcome.owned, 100u) << fmt::format("{}", outcome.consumer_ends);
+  EXPECT_GT(outcome.rests, 80u);
+}
+
 // What an event does in a state is either seen here, or asserted by the core to be impossible.
 TEST(HandoffWorld, EveryEventMeetsEveryState) {
   const Summary sum = run_handoffs({.first = 1, .seeds = 1000, .jobs = 2}, [](const Summary&) {});
