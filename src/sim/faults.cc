@@ -43,6 +43,7 @@ Faults faults_of(std::uint64_t seed) {
   faults.plan_fails = some(0.005);
   faults.lies = some(0.15);
   faults.strays = some(0.7);
+  faults.known = some(0.2);
   return faults;
 }
 

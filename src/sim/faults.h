@@ -30,8 +30,7 @@ struct Faults {
   double supersede = 0, second_opener = 0, promised = 0, other_tokens = 0;
   // Of a consumer's life: its OPENs let small states come before CREDIT.
   double early = 0;
-  // Of a handoff: its consumer has some tiles of the state already, and asks for the rest. Not drawn by
-  // faults_of(): whoever wants it sets it.
+  // Of a handoff: its consumer has some tiles of the state already, and asks for the rest.
   double known = 0;
   // Of a request: it is read directly, it is a rank of a group.
   double direct = 0, grouped = 0;
