@@ -78,7 +78,7 @@ OpenvinoEngine::OpenvinoEngine(EngineParts parts)
     : parts_(std::move(parts)),
       pool_(parts_.memory->shape().blocks),
       padding_block_(take_padding_block(pool_)) {
-  // The first four rows of docs/exactness.md, with what the model was compiled for: f32 all the way.
+  // Whatever the batch, the chunks and what is known: docs/exactness.md, and its tests.
   parts_.info.repeats_states = true;
 }
 
