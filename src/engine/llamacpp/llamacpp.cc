@@ -93,7 +93,8 @@ Status check_model(const llama_model* model, const ModelFacts& facts) {
   ISTHMUS_TRY(same("heads", llama_model_n_head(model), facts.heads));
   ISTHMUS_TRY(same("KV heads", llama_model_n_head_kv(model), facts.kv_heads));
   ISTHMUS_TRY(same("vocabulary", llama_vocab_n_tokens(llama_model_get_vocab(model)), facts.vocabulary));
-  ISTHMUS_TRY(same("rope pairing", llama_model_rope_type(model), LLAMA_ROPE_TYPE_NORM));
+  ISTHMUS_TRY(same("rope pairing", llama_model_rope_type(model),
+                   facts.rope_pairing == "halves" ? LLAMA_ROPE_TYPE_NEOX : LLAMA_ROPE_TYPE_NORM));
   return same("sliding window", llama_model_n_swa(model), 0);
 }
 

@@ -158,34 +158,15 @@ TEST(LlamaProbe, AnUntrueRotationIsNamedForTheComponentThatItIsSaidOf) {
   }
 }
 
-// A llama of two layers with random weights, 4 heads and 2 KV heads of 128.
+// A llama whose heads have 128 elements.
 std::string wide_head_model() {
-  constexpr std::uint64_t kWidth = 256, kQuery = 512, kKeys = 256, kInner = 128, kVocabulary = 512;
-  GgufWriter gguf = TestModel::writer();
+  TestModel model = llama_model();
+  model.dim = 128;
+  GgufWriter gguf = model.writer();
   gguf.text("tokenizer.ggml.model", "no_vocab");
-  gguf.u32("llama.vocab_size", kVocabulary);
-  gguf.u32("llama.attention.key_length", 128);
-  gguf.u32("llama.attention.value_length", 128);
-  gguf.u32("llama.feed_forward_length", kInner);
-  std::uint64_t stream = 1;
-  const auto tensor = [&](const std::string& name, std::uint64_t columns, std::uint64_t rows) {
-    std::vector<std::uint64_t> shape{columns};
-    if (rows != 1) shape.push_back(rows);
-    gguf.f32_tensor(name, std::move(shape), random_floats(columns * rows, stream++));
-  };
-  tensor("token_embd.weight", kWidth, kVocabulary);
-  tensor("output_norm.weight", kWidth, 1);
-  for (const std::string layer : {"blk.0.", "blk.1."}) {
-    tensor(layer + "attn_norm.weight", kWidth, 1);
-    tensor(layer + "attn_q.weight", kWidth, kQuery);
-    tensor(layer + "attn_k.weight", kWidth, kKeys);
-    tensor(layer + "attn_v.weight", kWidth, kKeys);
-    tensor(layer + "attn_output.weight", kQuery, kWidth);
-    tensor(layer + "ffn_norm.weight", kWidth, 1);
-    tensor(layer + "ffn_gate.weight", kWidth, kInner);
-    tensor(layer + "ffn_down.weight", kInner, kWidth);
-    tensor(layer + "ffn_up.weight", kWidth, kInner);
-  }
+  gguf.u32("llama.vocab_size", TestModel::kVocabulary);
+  model.add_tensors(gguf);
+  model.add_rest(gguf);
   return write_file(testing::TempDir() + "wide_head_model.gguf", gguf.bytes());
 }
 

@@ -7,12 +7,14 @@
 #include <cmath>
 #include <utility>
 
+#include "engine/probe/architecture.h"
 #include "engine/probe/gguf.h"
 
 namespace isthmus::engine {
 namespace {
 
 struct Config {
+  const Architecture* architecture = nullptr;
   std::uint64_t width = 0, heads = 0, kv_heads = 0, dim = 0;
   double epsilon = 0, theta = 10'000;  // GGUF's default of rope.freq_base.
 };
@@ -25,35 +27,36 @@ Error malformed(std::string detail) {
 }
 
 Result<Config> read_config(const GgufFile& file) {
-  ISTHMUS_TRY(const std::string architecture, file.text("general.architecture"));
-  if (architecture != "llama")
-    return unsupported(fmt::format("architecture \"{}\"; \"llama\" is known", architecture));
-  if (!file.raw("llama.rope.scaling.").empty() || file.tensor("rope_freqs.weight") != nullptr) {
-    return unsupported("scaled rope (llama.rope.scaling.* or rope_freqs.weight)");
-  }
   Config config;
-  ISTHMUS_TRY(config.width, file.count("llama.embedding_length"));
-  ISTHMUS_TRY(config.heads, file.count("llama.attention.head_count"));
+  ISTHMUS_TRY(config.architecture, find_architecture(file));
+  const auto key = [&](std::string_view name) {
+    return fmt::format("{}.{}", config.architecture->name, name);
+  };
+  if (!file.raw(key("rope.scaling.")).empty() || file.tensor("rope_freqs.weight") != nullptr) {
+    return unsupported(fmt::format("scaled rope ({} or rope_freqs.weight)", key("rope.scaling.*")));
+  }
+  ISTHMUS_TRY(config.width, file.count(key("embedding_length")));
+  ISTHMUS_TRY(config.heads, file.count(key("attention.head_count")));
   config.kv_heads = config.heads;
-  if (file.has("llama.attention.head_count_kv")) {
-    ISTHMUS_TRY(config.kv_heads, file.count("llama.attention.head_count_kv"));
+  if (file.has(key("attention.head_count_kv"))) {
+    ISTHMUS_TRY(config.kv_heads, file.count(key("attention.head_count_kv")));
   }
   if (config.heads == 0 || config.kv_heads == 0 || config.width == 0)
     return malformed("a model without heads or width");
   config.dim = config.width / config.heads;
-  if (file.has("llama.attention.key_length")) {
-    ISTHMUS_TRY(config.dim, file.count("llama.attention.key_length"));
+  if (file.has(key("attention.key_length"))) {
+    ISTHMUS_TRY(config.dim, file.count(key("attention.key_length")));
   }
   std::uint64_t rotated = config.dim;
-  if (file.has("llama.rope.dimension_count")) {
-    ISTHMUS_TRY(rotated, file.count("llama.rope.dimension_count"));
+  if (file.has(key("rope.dimension_count"))) {
+    ISTHMUS_TRY(rotated, file.count(key("rope.dimension_count")));
   }
   if (rotated != config.dim || config.dim % 2 != 0 || config.dim == 0) {
     return unsupported(fmt::format("rope turns {} of {} elements of a head", rotated, config.dim));
   }
-  ISTHMUS_TRY(config.epsilon, file.real("llama.attention.layer_norm_rms_epsilon"));
-  if (file.has("llama.rope.freq_base")) {
-    ISTHMUS_TRY(config.theta, file.real("llama.rope.freq_base"));
+  ISTHMUS_TRY(config.epsilon, file.real(key("attention.layer_norm_rms_epsilon")));
+  if (file.has(key("rope.freq_base"))) {
+    ISTHMUS_TRY(config.theta, file.real(key("rope.freq_base")));
   }
   return config;
 }
@@ -69,6 +72,14 @@ Result<const GgufTensor*> find_tensor(const GgufFile& file, const std::string& n
   return tensor;
 }
 
+// Root mean square of a row becomes 1, then each element is multiplied by its gain.
+void normalise(std::span<float> row, std::span<const float> gain, double epsilon) {
+  double squares = 0;
+  for (const float x : row) squares += static_cast<double>(x) * x;
+  const double factor = 1 / std::sqrt(squares / static_cast<double>(row.size()) + epsilon);
+  for (std::size_t i = 0; i < row.size(); ++i) row[i] = static_cast<float>(row[i] * factor) * gain[i];
+}
+
 // Normalised embeddings, [tokens][width].
 Result<std::vector<std::vector<float>>> hidden_rows(const GgufFile& file, const Config& config,
                                                     std::span<const TokenId> tokens) {
@@ -79,10 +90,7 @@ Result<std::vector<std::vector<float>>> hidden_rows(const GgufFile& file, const 
   for (const TokenId token : tokens) {
     if (token < 0) return Error{Code::kInvalidArgument, fmt::format("probe: token {}", token)};
     ISTHMUS_TRY(std::vector<float> row, file.row(*embedding, static_cast<std::uint64_t>(token)));
-    double squares = 0;
-    for (const float x : row) squares += static_cast<double>(x) * x;
-    const double factor = 1 / std::sqrt(squares / static_cast<double>(config.width) + config.epsilon);
-    for (std::size_t i = 0; i < row.size(); ++i) row[i] = static_cast<float>(row[i] * factor) * gain[i];
+    normalise(row, gain, config.epsilon);
     hidden.push_back(std::move(row));
   }
   return hidden;
@@ -91,7 +99,6 @@ Result<std::vector<std::vector<float>>> hidden_rows(const GgufFile& file, const 
 // hidden x weightᵀ, [tokens][rows of the weight].
 Result<std::vector<float>> project(const GgufFile& file, const Config& config, const std::string& stem,
                                    const std::vector<std::vector<float>>& hidden) {
-  if (file.tensor(stem + ".bias") != nullptr) return unsupported(stem + ".bias");
   const std::uint64_t rows = config.kv_heads * config.dim;
   ISTHMUS_TRY(const GgufTensor* weight, find_tensor(file, stem + ".weight", config.width, rows));
   std::vector<float> out(hidden.size() * rows);
@@ -106,6 +113,32 @@ Result<std::vector<float>> project(const GgufFile& file, const Config& config, c
   return out;
 }
 
+// Where the file has one.
+Status add_bias(const GgufFile& file, const Config& config, const std::string& name, std::vector<float>& rows,
+                std::vector<Omission>& without) {
+  if (file.tensor(name) == nullptr) return ok_status();
+  ISTHMUS_TRY(const GgufTensor* tensor, find_tensor(file, name, config.kv_heads * config.dim, 1));
+  ISTHMUS_TRY(const std::vector<float> bias, file.row(*tensor, 0));
+  without.push_back({name, rows});
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] += bias[i % bias.size()];
+  return ok_status();
+}
+
+Status normalise_heads(const GgufFile& file, const Config& config, Layer0& layer) {
+  const std::string name = "blk.0.attn_k_norm.weight";
+  ISTHMUS_TRY(const GgufTensor* tensor, find_tensor(file, name, config.dim, 1));
+  ISTHMUS_TRY(const std::vector<float> gain, file.row(*tensor, 0));
+  const std::vector<float> plain = layer.k;
+  const auto apply = [&](std::span<float> rows) {
+    for (std::size_t at = 0; at < rows.size(); at += config.dim)
+      normalise(rows.subspan(at, config.dim), gain, config.epsilon);
+  };
+  apply(layer.k);
+  for (Omission& other : layer.k_without) apply(other.rows);
+  layer.k_without.push_back({name, plain});
+  return ok_status();
+}
+
 }  // namespace
 
 Result<Layer0> project_layer0(const std::string& gguf_path, std::span<const TokenId> tokens) {
@@ -118,6 +151,10 @@ Result<Layer0> project_layer0(const std::string& gguf_path, std::span<const Toke
                  .dim = static_cast<std::uint32_t>(config.dim)};
   ISTHMUS_TRY(layer.k, project(file, config, "blk.0.attn_k", hidden));
   ISTHMUS_TRY(layer.v, project(file, config, "blk.0.attn_v", hidden));
+  ISTHMUS_TRY(add_bias(file, config, "blk.0.attn_k.bias", layer.k, layer.k_without));
+  ISTHMUS_TRY(add_bias(file, config, "blk.0.attn_v.bias", layer.v, layer.v_without));
+  if (config.architecture->has_head_norms) ISTHMUS_TRY(normalise_heads(file, config, layer));
+  layer.pairs_halves = config.architecture->pairs_halves;
   layer.rope_theta = config.theta;
   return layer;
 }
@@ -152,6 +189,28 @@ std::vector<float> in_halves_order(const RowShape& shape, std::span<const float>
   return out;
 }
 
+std::vector<float> in_interleaved_order(const RowShape& shape, std::span<const float> rows) {
+  std::vector<float> out(rows.size());
+  const std::size_t half = shape.dim / 2;
+  for (std::size_t row = 0; row < rows.size() / shape.dim; ++row) {
+    for (std::size_t i = 0; i < half; ++i) {
+      out[row * shape.dim + 2 * i] = rows[row * shape.dim + i];
+      out[row * shape.dim + 2 * i + 1] = rows[row * shape.dim + i + half];
+    }
+  }
+  return out;
+}
+
+std::vector<float> kept(const Layer0& layer, std::span<const float> rows, const std::string& pairing,
+                        double theta, std::int64_t first_position) {
+  std::vector<float> rotated =
+      rotate(layer.shape, rows,
+             {.theta = theta, .pairs_halves = layer.pairs_halves, .first_position = first_position});
+  if (pairing == "halves" && !layer.pairs_halves) return in_halves_order(layer.shape, rotated);
+  if (pairing == "interleaved" && layer.pairs_halves) return in_interleaved_order(layer.shape, rotated);
+  return rotated;
+}
+
 Result<LayerRows> expected_layer0(const std::string& gguf_path, std::span<const TokenId> tokens,
                                   const std::string& rope_pairing) {
   if (rope_pairing != "interleaved" && rope_pairing != "halves") {
@@ -159,13 +218,11 @@ Result<LayerRows> expected_layer0(const std::string& gguf_path, std::span<const 
                  fmt::format("probe: rope pairing \"{}\"; interleaved and halves are known", rope_pairing)};
   }
   ISTHMUS_TRY(Layer0 layer, project_layer0(gguf_path, tokens));
-  LayerRows rows{.tokens = layer.shape.tokens,
-                 .heads = layer.shape.heads,
-                 .dim = layer.shape.dim,
-                 .k = rotate(layer.shape, layer.k, {.theta = layer.rope_theta}),
-                 .v = std::move(layer.v)};
-  if (rope_pairing == "halves") rows.k = in_halves_order(layer.shape, rows.k);
-  return rows;
+  return LayerRows{.tokens = layer.shape.tokens,
+                   .heads = layer.shape.heads,
+                   .dim = layer.shape.dim,
+                   .k = kept(layer, layer.k, rope_pairing, layer.rope_theta),
+                   .v = std::move(layer.v)};
 }
 
 }  // namespace isthmus::engine

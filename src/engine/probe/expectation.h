@@ -18,11 +18,19 @@ struct RowShape {
   std::size_t elements() const { return std::size_t{tokens} * heads * dim; }
 };
 
-// Layer-0 projections of some tokens, before any rotation.
+// Rows that leave out a step which not every model has.
+struct Omission {
+  std::string step;  // Name of its tensor.
+  std::vector<float> rows;
+};
+
+// Layer-0 projections of some tokens, with their biases and norms, before any rotation; in the file's order.
 struct Layer0 {
   RowShape shape;
   std::vector<float> k, v;
-  double rope_theta = 0;  // As the file says.
+  std::vector<Omission> k_without, v_without;
+  bool pairs_halves = false;  // What the file's order is made for: see Rotation.
+  double rope_theta = 0;      // As the file says.
 };
 
 // The first layer of the file's model for `tokens`; see expected_layer0() for errors.
@@ -37,5 +45,12 @@ std::vector<float> rotate(const RowShape& shape, std::span<const float> rows, co
 // Elements of each head's row from interleaved order to halves order: out[i] = in[2i], out[i + D/2] = in[2i +
 // 1].
 std::vector<float> in_halves_order(const RowShape& shape, std::span<const float> rows);
+// The other way round.
+std::vector<float> in_interleaved_order(const RowShape& shape, std::span<const float> rows);
+
+// Rows of K, of `layer`'s shape and order, as a model keeps them: rotated over the file's pairs, then in the
+// order that `pairing` names ("interleaved", "halves"; any other: the file's).
+std::vector<float> kept(const Layer0& layer, std::span<const float> rows, const std::string& pairing,
+                        double theta, std::int64_t first_position = 0);
 
 }  // namespace isthmus::engine

@@ -93,8 +93,7 @@ std::vector<float> described_k(const Subject& subject) {
   const Layer0& truth = *subject.truth;
   const std::string pairing = described_pairing(*subject.descriptor);
   if (pairing == "none") return as_stored(subject, true, truth.k);
-  const std::vector<float> rotated = rotate(truth.shape, truth.k, {.theta = truth.rope_theta});
-  return as_stored(subject, true, pairing == "halves" ? in_halves_order(truth.shape, rotated) : rotated);
+  return as_stored(subject, true, kept(truth, truth.k, pairing, truth.rope_theta));
 }
 
 std::vector<float> described_v(const Subject& subject) {
@@ -123,41 +122,47 @@ void add_common(const Subject& subject, bool key, const std::vector<float>& rows
 std::vector<Expectation> k_expectations(const Subject& subject) {
   const Layer0& truth = *subject.truth;
   const std::string pairing = described_pairing(*subject.descriptor);
-  const Rotation plain{.theta = truth.rope_theta};
-  const auto as_described = [&](const Rotation& rotation) {
-    std::vector<float> rows = rotate(truth.shape, truth.k, rotation);
-    return pairing == "halves" ? in_halves_order(truth.shape, rows) : rows;
+  const auto as_described = [&](double theta, std::int64_t first_position = 0) {
+    return kept(truth, truth.k, pairing, theta, first_position);
   };
   std::vector<Expectation> out;
   const auto add = [&](std::string claim, std::span<const float> rows) {
     out.push_back({std::move(claim), as_stored(subject, true, rows)});
   };
-  const std::vector<float> interleaved = rotate(truth.shape, truth.k, plain);
-  add("rope pairing is interleaved, the descriptor says " + pairing, interleaved);
-  add("rope pairing is halves, the descriptor says " + pairing, in_halves_order(truth.shape, interleaved));
-  add("rope turns pairs of halves although the weights are in interleaved order",
-      rotate(truth.shape, truth.k, {.theta = truth.rope_theta, .pairs_halves = true}));
+  for (const std::string other : {"interleaved", "halves"}) {
+    add(fmt::format("rope pairing is {}, the descriptor says {}", other, pairing),
+        kept(truth, truth.k, other, truth.rope_theta));
+  }
+  add(truth.pairs_halves ? "rope turns pairs of neighbours although the weights are in halves order"
+                         : "rope turns pairs of halves although the weights are in interleaved order",
+      rotate(truth.shape, truth.k, {.theta = truth.rope_theta, .pairs_halves = !truth.pairs_halves}));
   add("K is stored before rotation", truth.k);
+  for (const Omission& omission : truth.k_without) {
+    add(fmt::format("rows are stored without {}", omission.step),
+        kept(truth, omission.rows, pairing, truth.rope_theta));
+  }
   std::vector<double> thetas{1e4, 1e5, 5e5, 1e6};
   thetas.push_back(subject.descriptor->identity.rope_theta);
   for (const double theta : thetas) {
     if (theta == truth.rope_theta || !(theta > 1)) continue;
-    add(fmt::format("rope theta is {}, the file says {}", theta, truth.rope_theta),
-        as_described({.theta = theta}));
+    add(fmt::format("rope theta is {}, the file says {}", theta, truth.rope_theta), as_described(theta));
   }
   for (const int first : {-1, 1}) {
-    add(fmt::format("positions count from {}, not from 0", first),
-        as_described({.theta = truth.rope_theta, .first_position = first}));
+    add(fmt::format("positions count from {}, not from 0", first), as_described(truth.rope_theta, first));
   }
-  add_common(subject, true, as_described(plain), out);
+  add_common(subject, true, as_described(truth.rope_theta), out);
   return out;
 }
 
 std::vector<Expectation> v_expectations(const Subject& subject) {
   const Layer0& truth = *subject.truth;
   std::vector<Expectation> out;
-  out.push_back({"V is rotated like K",
-                 as_stored(subject, false, rotate(truth.shape, truth.v, {.theta = truth.rope_theta}))});
+  out.push_back(
+      {"V is rotated like K", as_stored(subject, false, kept(truth, truth.v, "", truth.rope_theta))});
+  for (const Omission& omission : truth.v_without) {
+    out.push_back(
+        {fmt::format("rows are stored without {}", omission.step), as_stored(subject, false, omission.rows)});
+  }
   add_common(subject, false, truth.v, out);
   return out;
 }

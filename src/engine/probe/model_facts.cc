@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/digest.h"
 #include "base/mac.h"
+#include "engine/probe/architecture.h"
 #include "engine/probe/gguf.h"
 
 namespace isthmus::engine {
@@ -81,7 +82,7 @@ Status read_shapes(const GgufFile& file, ModelFacts& facts) {
   return ok_status();
 }
 
-Status read_rope(const GgufFile& file, ModelFacts& facts) {
+Status read_rope(const GgufFile& file, const Architecture& architecture, ModelFacts& facts) {
   const std::string rope = facts.architecture + ".rope.";
   facts.rope_theta = 10'000;  // What GGUF means by a missing freq_base.
   if (file.has(rope + "freq_base")) {
@@ -98,18 +99,21 @@ Status read_rope(const GgufFile& file, ModelFacts& facts) {
   facts.rope_scaling = "none";
   if (!file.raw(rope + "scaling.").empty()) facts.rope_scaling = digest_of_entries(file, rope + "scaling.");
   if (file.tensor("rope_freqs.weight") != nullptr) facts.rope_scaling += "+rope_freqs";
-  facts.rope_pairing = "interleaved";  // Converters permute Q and K rows of "llama" models into this order.
+  facts.rope_pairing = architecture.pairs_halves ? "halves" : "interleaved";
   return ok_status();
 }
 
+// What most models don't have is only said of those that have it.
 std::string config_digest(const ModelFacts& facts) {
-  return digest128(fmt::format(
-                       "{} layers={} width={} heads={} kv_heads={} head_dim={} vocabulary={} epsilon={:016x} "
-                       "theta={:016x} scaling={} window=none",
-                       facts.architecture, facts.layers, facts.width, facts.heads, facts.kv_heads,
-                       facts.head_dim, facts.vocabulary, std::bit_cast<std::uint64_t>(facts.norm_epsilon),
-                       std::bit_cast<std::uint64_t>(facts.rope_theta), facts.rope_scaling))
-      .hex();
+  std::string text = fmt::format(
+      "{} layers={} width={} heads={} kv_heads={} head_dim={} vocabulary={} epsilon={:016x} "
+      "theta={:016x} scaling={} window=none",
+      facts.architecture, facts.layers, facts.width, facts.heads, facts.kv_heads, facts.head_dim,
+      facts.vocabulary, std::bit_cast<std::uint64_t>(facts.norm_epsilon),
+      std::bit_cast<std::uint64_t>(facts.rope_theta), facts.rope_scaling);
+  if (!facts.biases.empty()) text += " biases=" + facts.biases;
+  if (!facts.head_norms.empty()) text += " head_norms=" + facts.head_norms;
+  return digest128(text).hex();
 }
 
 }  // namespace
@@ -120,13 +124,14 @@ Result<ModelFacts> read_model_facts(const std::string& gguf_path) {
   if (file.has("general.name")) {
     ISTHMUS_TRY(facts.name, file.text("general.name"));
   }
-  ISTHMUS_TRY(facts.architecture, file.text("general.architecture"));
-  if (facts.architecture != "llama") {
-    return Error{Code::kUnsupported, fmt::format("model: architecture \"{}\" in {}; \"llama\" is known",
-                                                 facts.architecture, gguf_path)};
-  }
+  const Result<const Architecture*> found = find_architecture(file);
+  if (!found.ok()) return Error{found.code(), fmt::format("{}: {}", gguf_path, found.error().detail)};
+  const Architecture& architecture = **found;
+  facts.architecture = architecture.name;
+  facts.biases = biased_projections(file);
+  facts.head_norms = architecture.has_head_norms ? "qk" : "";
   ISTHMUS_TRY(read_shapes(file, facts));
-  ISTHMUS_TRY(read_rope(file, facts));
+  ISTHMUS_TRY(read_rope(file, architecture, facts));
   facts.weights_recipe = "gguf-unknown";
   if (file.has("general.file_type")) {
     ISTHMUS_TRY(const auto file_type, file.count("general.file_type"));

@@ -14,7 +14,7 @@ namespace isthmus::engine {
 
 struct ModelFacts {
   std::string name;          // general.name; "" if the file has none.
-  std::string architecture;  // "llama"
+  std::string architecture;  // One of served_architectures().
   std::uint32_t layers = 0;
   std::uint32_t width = 0;  // Elements of the hidden state.
   std::uint32_t heads = 0, kv_heads = 0, head_dim = 0;
@@ -23,10 +23,12 @@ struct ModelFacts {
   double norm_epsilon = 0;
   double rope_theta = 0;
   std::string rope_scaling;      // "none", or a digest of the scaling's parameters.
-  std::string rope_pairing;      // "interleaved": the order of K rows that the file's weights give.
+  std::string rope_pairing;      // "interleaved" or "halves": the order of K rows that the weights give.
+  std::string biases;            // Projections of attention that have one: letters of "qkv".
+  std::string head_norms;        // Those whose rows of each head are normalised before rope: "" or "qk".
   std::string weights_recipe;    // "gguf-q4_1", from general.file_type.
   std::string file_sha256;       // Lower-case hex, of the whole file.
-  std::string config_digest;     // 32 hex digits: shapes, norms, rope.
+  std::string config_digest;     // 32 hex digits: shapes, biases, norms, rope.
   std::string tokenizer_digest;  // 32 hex digits: every tokenizer.* key and value.
 };
 
@@ -39,9 +41,9 @@ Result<ModelFacts> read_model_facts(const std::string& gguf_path);
 Result<std::string> read_tokenizer_digest(const std::string& gguf_path);
 
 // The descriptor of an engine that keeps this model's KV in `storage`: one group of full attention over all
-// layers, components k (rotated, "rope:interleaved") and v, everything on rank 0; weights recipe
-// "openvino/gguf-q4_1". `storage` names what engines store ("openvino:u8"); value transforms that it adds
-// come after "rope:interleaved". Errors: those of kv::represent and Descriptor::validate.
+// layers, components k (rotated, "rope:interleaved" or "rope:halves") and v, everything on rank 0; weights
+// recipe "openvino/gguf-q4_1". `storage` names what engines store ("openvino:u8"); value transforms that it
+// adds come after k's rope. Errors: those of kv::represent and Descriptor::validate.
 Result<kv::Descriptor> describe(const ModelFacts& facts, const kv::Storage& storage,
                                 const std::string& lineage = {});
 

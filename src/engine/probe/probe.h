@@ -21,7 +21,8 @@ struct LayerRows {
 };
 
 // Layer-0 K (after rotation, interleaved or halves as `rope_pairing` says) and V of `tokens` at positions
-// 0..n-1, computed in f32 from the GGUF's dequantised weights: embedding, RMS norm, projections, rope.
+// 0..n-1, computed in f32 from the GGUF's dequantised weights: embedding, RMS norm, projections with their
+// biases, RMS norms of K's heads, rope.
 // Source: the GGUF file alone; shares no code with any engine. unsupported names the architecture or tensor
 // type.
 Result<LayerRows> expected_layer0(const std::string& gguf_path, std::span<const TokenId> tokens,
@@ -52,9 +53,10 @@ ProbeTolerance probe_tolerance(const Engine& engine);
 // Runs a short sequence through `engine` (crossing a block boundary), reads its state back and compares layer
 // 0 with the weights, after what the descriptor says was done to the values (rope, hadamard). incompatible on
 // a surprise, naming the factor that would explain it: it tries the other hypotheses (K and V swapped, other
-// rope pairing, unrotated K, heads rotated, wrong scale, hadamard or none, V transposed, block size). Of the
-// other layers it is only known that they must be finite, written everywhere, not constant and unlike each
-// other. The engine's own memory is read through its KvSource; unsupported without one.
+// rope pairing, unrotated K, a bias or norm left out, heads rotated, wrong scale, hadamard or none, V
+// transposed, block size). Of the other layers it is only known that they must be finite, written everywhere,
+// not constant and unlike each other. The engine's own memory is read through its KvSource; unsupported
+// without one.
 Result<ProbeReport> probe_meaning(Engine& engine, const std::string& gguf_path,
                                   const ProbeTolerance& tolerance);
 

@@ -23,12 +23,12 @@ namespace isthmus::engine {
 namespace {
 
 const std::string& model_path() {
-  static const std::string path = TestModel::write(testing::TempDir() + "probe_model.gguf");
+  static const std::string path = llama_model().write(testing::TempDir() + "probe_model.gguf");
   return path;
 }
 
-kv::Descriptor descriptor_of(const std::string& storage) {
-  return describe(read_model_facts(model_path()).value(), *kv::find_storage(storage).value()).value();
+kv::Descriptor descriptor_of(const std::string& storage, const std::string& path = model_path()) {
+  return describe(read_model_facts(path).value(), *kv::find_storage(storage).value()).value();
 }
 
 void store(std::span<std::byte> to, kv::Format format, float value) {
@@ -117,7 +117,10 @@ class StoredLayers : public ExportedKv {
 // Stores as `truth` says, what `change` makes of the right rows, and claims to store as `claim` says.
 class FakeEngine : public Engine, public KvSource {
  public:
-  explicit FakeEngine(kv::Descriptor truth) : claim(truth), truth_(std::move(truth)) { update_info(); }
+  explicit FakeEngine(kv::Descriptor truth, std::string model = model_path())
+      : claim(truth), path(std::move(model)), truth_(std::move(truth)) {
+    update_info();
+  }
 
   std::function<void(LayerRows&, const Layer0&)> change = [](LayerRows&, const Layer0&) {};
   // Of the other layer, given what layer 0 holds.
@@ -126,6 +129,7 @@ class FakeEngine : public Engine, public KvSource {
     std::ranges::reverse(rows.v);
   };
   kv::Descriptor claim;
+  std::string path;  // Of the model that it runs.
   bool is_source = true;
 
   void update_info() {
@@ -154,8 +158,9 @@ class FakeEngine : public Engine, public KvSource {
   KvSink* kv_sink() override { return nullptr; }
 
   Result<std::unique_ptr<ExportedKv>> export_range(SequenceId, kv::TokenRange) override {
-    LayerRows rows = expected_layer0(model_path(), tokens_, "interleaved").value();
-    change(rows, project_layer0(model_path(), tokens_).value());
+    const std::string pairing = truth_.groups[0].components[0].value_transforms[0].substr(5);  // "rope:..."
+    LayerRows rows = expected_layer0(path, tokens_, pairing).value();
+    change(rows, project_layer0(path, tokens_).value());
     std::vector<LayerRows> layers(2, rows);
     make_second(layers[1]);
     return std::unique_ptr<ExportedKv>(std::make_unique<StoredLayers>(truth_, layers));
@@ -170,7 +175,7 @@ class FakeEngine : public Engine, public KvSource {
 
 std::string refusal(FakeEngine& engine) {
   engine.update_info();
-  const auto report = probe_meaning(engine, model_path(), {0.02, 0.02});
+  const auto report = probe_meaning(engine, engine.path, {0.02, 0.02});
   EXPECT_EQ(engine.usage().sequences, 0u);
   if (report.ok()) return "passed: " + report->text();
   EXPECT_EQ(report.code(), Code::kIncompatible);
@@ -201,29 +206,59 @@ TEST(Expectation, FirstPositionIsUnrotatedAndLengthsAreKept) {
               1e-6);
 }
 
-TEST(Expectation, ProjectionsFollowFromTheWeights) {
-  const std::vector<TokenId> tokens{5};
-  const Layer0 layer = project_layer0(model_path(), tokens).value();
+// Row r of a matrix of layer 0 times the normalised embedding of `token`.
+double projected(int token, std::uint64_t stream, int r) {
   const auto embedding = random_floats(256 * 512, 1), norm = random_floats(256, 2),
-             v = random_floats(256 * 128, 4);
+             weight = random_floats(256 * 256, stream);
   double squares = 0, sum = 0;
-  for (int i = 0; i < 256; ++i) squares += embedding[5 * 256 + i] * embedding[5 * 256 + i];
+  for (int i = 0; i < 256; ++i) squares += embedding[token * 256 + i] * embedding[token * 256 + i];
   for (int i = 0; i < 256; ++i) {
-    sum += embedding[5 * 256 + i] / std::sqrt(squares / 256 + 1e-5) * norm[i] * v[100 * 256 + i];
+    sum += embedding[token * 256 + i] / std::sqrt(squares / 256 + 1e-5) * norm[i] * weight[r * 256 + i];
   }
-  EXPECT_NEAR(layer.v[100], sum, 1e-4);
+  return sum;
+}
+
+TEST(Expectation, ProjectionsFollowFromTheWeights) {
+  EXPECT_NEAR(project_layer0(model_path(), std::vector<TokenId>{5})->v[100], projected(5, 4, 100), 1e-4);
+}
+
+TEST(Expectation, ProjectionsHaveTheirBiases) {
+  const std::string path = qwen2_model().write(testing::TempDir() + "expected_qwen2.gguf");
+  const Layer0 layer = project_layer0(path, std::vector<TokenId>{5}).value();
+  EXPECT_NEAR(layer.k[77], projected(5, 3, 77) + random_floats(128, 103)[77], 1e-4);
+  EXPECT_NEAR(layer.v[100], projected(5, 4, 100) + random_floats(128, 104)[100], 1e-4);
+  // Rope turns elements 31 and 63 of the first head by one step of theta^(-62/64).
+  const Layer0 two = project_layer0(path, std::vector<TokenId>{3, 5}).value();
+  const LayerRows rows = expected_layer0(path, std::vector<TokenId>{3, 5}, "halves").value();
+  const double angle = std::pow(50'000.0, -62.0 / 64);
+  EXPECT_NEAR(rows.k[128 + 31], two.k[128 + 31] * std::cos(angle) - two.k[128 + 63] * std::sin(angle), 1e-6);
+  const LayerRows other = expected_layer0(path, std::vector<TokenId>{3, 5}, "interleaved").value();
+  EXPECT_EQ(other.k[128 + 62], rows.k[128 + 31]);
+  EXPECT_EQ(other.k[128 + 63], rows.k[128 + 63]);
+}
+
+TEST(Expectation, RowsOfHeadsAreNormalised) {
+  const std::string path = qwen3_model().write(testing::TempDir() + "expected_qwen3.gguf");
+  const Layer0 layer = project_layer0(path, std::vector<TokenId>{5}).value();
+  const auto gain = random_floats(128, 5, 0.5, 1);
+  double squares = 0;  // Of the second head.
+  for (int r = 128; r < 256; ++r) squares += std::pow(projected(5, 3, r), 2);
+  for (const int r : {128, 200, 255}) {
+    EXPECT_NEAR(layer.k[r], projected(5, 3, r) / std::sqrt(squares / 128 + 1e-5) * gain[r - 128], 1e-5);
+  }
+  EXPECT_NEAR(layer.v[200], projected(5, 4, 200), 1e-4) << "V has no norm";
 }
 
 TEST(Expectation, UnknownModelsAndPairingsAreRefused) {
   const std::vector<TokenId> tokens{5}, outside{512};
   EXPECT_EQ(expected_layer0(model_path(), tokens, "spiral").code(), Code::kInvalidArgument);
   EXPECT_EQ(expected_layer0(model_path(), outside, "halves").code(), Code::kInvalidArgument);
-  GgufWriter scaled = TestModel::writer();
+  GgufWriter scaled = llama_model().writer();
   scaled.f32("llama.rope.scaling.factor", 2);
-  TestModel::add_tensors(scaled);
+  llama_model().add_tensors(scaled);
   const std::string path = write_file(testing::TempDir() + "scaled.gguf", scaled.bytes());
   EXPECT_EQ(expected_layer0(path, tokens, "halves").code(), Code::kUnsupported);
-  GgufWriter empty = TestModel::writer();
+  GgufWriter empty = llama_model().writer();
   EXPECT_EQ(expected_layer0(write_file(path, empty.bytes()), tokens, "halves").code(), Code::kMalformed);
 }
 
@@ -287,6 +322,76 @@ TEST(Probe, WhatWasDoneToTheValuesIsNamed) {
     const std::string detail = refusal(engine);
     EXPECT_NE(detail.find(lie.claim), std::string::npos) << lie.claim << ": " << detail;
   }
+}
+
+std::vector<float> step_left_out(const std::vector<Omission>& omissions, const std::string& step) {
+  const auto found = std::ranges::find(omissions, step, &Omission::step);
+  return omissions.at(static_cast<std::size_t>(found - omissions.begin())).rows;
+}
+
+std::string path_of(const TestModel& model) {
+  return model.write(testing::TempDir() + "probe_" + model.architecture + ".gguf");
+}
+
+TEST(ProbeOfArchitectures, HonestEnginesPassInEveryStorage) {
+  TestModel biased = llama_model(), normed = qwen3_model();
+  biased.has_biases = normed.has_biases = true;
+  for (const TestModel& model : {qwen2_model(), qwen3_model(), biased, normed}) {
+    const std::string path = path_of(model);
+    for (const auto& [storage, bound] : {std::pair{"llamacpp:f32", 1e-6}, std::pair{"llamacpp:f16", 1e-3},
+                                         std::pair{"openvino:f32", 1e-6}, std::pair{"openvino:u8", 1e-2}}) {
+      FakeEngine engine(descriptor_of(storage, path), path);
+      const auto report = probe_meaning(engine, path, {bound, bound});
+      EXPECT_TRUE(report.ok()) << model.architecture << storage << ": " << report.error().text();
+    }
+  }
+}
+
+void expect_refusals(const TestModel& model, const std::vector<ValueLie>& lies) {
+  const std::string path = path_of(model);
+  for (const ValueLie& lie : lies) {
+    FakeEngine engine(descriptor_of("openvino:f32", path), path);
+    engine.change = lie.change;
+    const std::string detail = refusal(engine);
+    EXPECT_NE(detail.find(lie.claim), std::string::npos) << lie.claim << ": " << detail;
+  }
+}
+
+TEST(ProbeOfArchitectures, WhatIsLeftOutOrPairedOtherwiseIsNamed) {
+  const std::vector<ValueLie> lies_of_both{
+      {"rope pairing is interleaved, the descriptor says halves",
+       [](LayerRows& rows, const Layer0& layer) { rows.k = in_interleaved_order(layer.shape, rows.k); }},
+      {"rope turns pairs of neighbours although the weights are in halves order",
+       [](LayerRows& rows, const Layer0& layer) {
+         rows.k = rotate(layer.shape, layer.k, {.theta = layer.rope_theta});
+       }},
+      {"K is stored before rotation", [](LayerRows& rows, const Layer0& layer) { rows.k = layer.k; }},
+      {"V is rotated like K",
+       [](LayerRows& rows, const Layer0& layer) {
+         rows.v = rotate(layer.shape, layer.v, {.theta = layer.rope_theta, .pairs_halves = true});
+       }},
+      {"positions count from 1",
+       [](LayerRows& rows, const Layer0& layer) {
+         rows.k = kept(layer, layer.k, "halves", layer.rope_theta, 1);
+       }},
+  };
+  expect_refusals(qwen2_model(), lies_of_both);
+  expect_refusals(qwen3_model(), lies_of_both);
+  expect_refusals(qwen2_model(),
+                  {{"rows are stored without blk.0.attn_k.bias",
+                    [](LayerRows& rows, const Layer0& layer) {
+                      rows.k = kept(layer, step_left_out(layer.k_without, "blk.0.attn_k.bias"), "halves",
+                                    layer.rope_theta);
+                    }},
+                   {"rows are stored without blk.0.attn_v.bias", [](LayerRows& rows, const Layer0& layer) {
+                      rows.v = step_left_out(layer.v_without, "blk.0.attn_v.bias");
+                    }}});
+  expect_refusals(
+      qwen3_model(),
+      {{"rows are stored without blk.0.attn_k_norm.weight", [](LayerRows& rows, const Layer0& layer) {
+          rows.k = kept(layer, step_left_out(layer.k_without, "blk.0.attn_k_norm.weight"), "halves",
+                        layer.rope_theta);
+        }}});
 }
 
 // Each 64 elements times the orthonormal Sylvester matrix, element by element.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tiny GGUF model with random weights, written by tests; and the writer for other GGUF files.
+// Tiny GGUF models with random weights, written by tests; and the writer for other GGUF files.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/rng.h"
+#include "engine/probe/gguf.h"
 
 namespace isthmus::engine {
 
@@ -28,6 +29,12 @@ class GgufWriter {
   void f32(const std::string& key, float value) {
     begin(key, 6);
     put(entries_, value);
+  }
+  // A value with its type code, as GgufFile::raw() gives them.
+  void raw(const std::string& key, std::span<const std::byte> value) {
+    put_text(entries_, key);
+    entries_.insert(entries_.end(), value.begin(), value.end());
+    ++entry_count_;
   }
   void texts(const std::string& key, const std::vector<std::string>& values) {
     begin(key, 9);
@@ -91,44 +98,117 @@ inline std::string write_file(const std::string& path, std::span<const std::byte
   return path;
 }
 
-inline std::vector<float> random_floats(std::size_t count, std::uint64_t stream) {
+// Around `middle`, at most `reach` away.
+inline std::vector<float> random_floats(std::size_t count, std::uint64_t stream, double reach = 0.5,
+                                        double middle = 0) {
   std::vector<float> out(count);
-  for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<float>(uniform_at(17, stream, i) - 0.5);
+  for (std::size_t i = 0; i < count; ++i)
+    out[i] = static_cast<float>(middle + 2 * reach * (uniform_at(17, stream, i) - 0.5));
   return out;
 }
 
-// Layer 0 of a llama with 4 heads, 2 KV heads of 64, width 256, vocabulary 512.
+// Two layers of width 256 with 4 heads and 2 KV heads.
 struct TestModel {
-  static constexpr std::uint32_t kWidth = 256, kHeads = 4, kKvHeads = 2, kDim = 64, kVocabulary = 512;
+  static constexpr std::uint32_t kWidth = 256, kHeads = 4, kKvHeads = 2, kDim = 64, kVocabulary = 512,
+                                 kInner = 128;
 
-  static GgufWriter writer() {
+  std::string architecture = "llama";
+  std::uint32_t dim = kDim;
+  bool has_biases = false, has_head_norms = false;
+  double reach = 0.5;                   // Of the matrices' elements.
+  const GgufFile* tokenizer = nullptr;  // Whose tokenizer the model has; none: 512 tokens that are no text.
+
+  std::uint32_t vocabulary() const {
+    if (tokenizer == nullptr) return kVocabulary;
+    return static_cast<std::uint32_t>(tokenizer->array_length("tokenizer.ggml.tokens").value());
+  }
+
+  GgufWriter writer() const {
     GgufWriter gguf;
-    gguf.text("general.architecture", "llama");
+    gguf.text("general.architecture", architecture);
     gguf.text("general.name", "test");
     gguf.u32("general.file_type", 0);
-    gguf.u32("llama.block_count", 2);
-    gguf.u32("llama.embedding_length", kWidth);
-    gguf.u32("llama.attention.head_count", kHeads);
-    gguf.u32("llama.attention.head_count_kv", kKvHeads);
-    gguf.u32("llama.context_length", 4096);
-    gguf.f32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
-    gguf.f32("llama.rope.freq_base", 50'000.0f);
-    gguf.texts("tokenizer.ggml.tokens", std::vector<std::string>(kVocabulary, "t"));
+    gguf.u32(architecture + ".block_count", 2);
+    gguf.u32(architecture + ".embedding_length", kWidth);
+    gguf.u32(architecture + ".attention.head_count", kHeads);
+    gguf.u32(architecture + ".attention.head_count_kv", kKvHeads);
+    gguf.u32(architecture + ".context_length", 4096);
+    gguf.f32(architecture + ".attention.layer_norm_rms_epsilon", 1e-5f);
+    gguf.f32(architecture + ".rope.freq_base", 50'000.0f);
+    if (dim * kHeads != kWidth) {
+      gguf.u32(architecture + ".attention.key_length", dim);
+      gguf.u32(architecture + ".attention.value_length", dim);
+    }
+    if (tokenizer == nullptr) {
+      gguf.texts("tokenizer.ggml.tokens", std::vector<std::string>(kVocabulary, "t"));
+    } else {
+      for (const auto& [key, value] : tokenizer->raw("tokenizer.")) gguf.raw(key, value);
+    }
     return gguf;
   }
-  static void add_tensors(GgufWriter& gguf) {
-    gguf.f32_tensor("token_embd.weight", {kWidth, kVocabulary}, random_floats(kWidth * kVocabulary, 1));
-    gguf.f32_tensor("blk.0.attn_norm.weight", {kWidth}, random_floats(kWidth, 2));
-    gguf.f32_tensor("blk.0.attn_k.weight", {kWidth, kKvHeads * kDim},
-                    random_floats(kWidth * kKvHeads * kDim, 3));
-    gguf.f32_tensor("blk.0.attn_v.weight", {kWidth, kKvHeads * kDim},
-                    random_floats(kWidth * kKvHeads * kDim, 4));
+  // What K and V of layer 0 follow from.
+  void add_tensors(GgufWriter& gguf) const {
+    gguf.f32_tensor("token_embd.weight", {kWidth, vocabulary()},
+                    random_floats(std::size_t{kWidth} * vocabulary(), 1));
+    add_keys_and_values(gguf, "blk.0.", 2);
   }
-  static std::string write(const std::string& path) {
+  // What an engine needs beside those.
+  void add_rest(GgufWriter& gguf) const {
+    gguf.u32(architecture + ".feed_forward_length", kInner);
+    gguf.f32_tensor("output_norm.weight", {kWidth}, random_floats(kWidth, 10));
+    add_keys_and_values(gguf, "blk.1.", 20);
+    std::uint64_t stream = 40;
+    for (const std::string layer : {"blk.0.", "blk.1."}) {
+      add_projection(gguf, layer + "attn_q", kHeads * dim, stream++);
+      if (has_head_norms) gguf.f32_tensor(layer + "attn_q_norm.weight", {dim}, gains(dim, stream++));
+      add_matrix(gguf, layer + "attn_output", kHeads * dim, kWidth, stream++);
+      gguf.f32_tensor(layer + "ffn_norm.weight", {kWidth}, random_floats(kWidth, stream++));
+      add_matrix(gguf, layer + "ffn_gate", kWidth, kInner, stream++);
+      add_matrix(gguf, layer + "ffn_up", kWidth, kInner, stream++);
+      add_matrix(gguf, layer + "ffn_down", kInner, kWidth, stream++);
+    }
+  }
+  std::string write(const std::string& path, bool whole = false) const {
     GgufWriter gguf = writer();
     add_tensors(gguf);
+    if (whole) add_rest(gguf);
     return write_file(path, gguf.bytes());
   }
+
+ private:
+  static std::vector<float> gains(std::uint32_t count, std::uint64_t stream) {
+    return random_floats(count, stream, 0.5, 1);
+  }
+  void add_matrix(GgufWriter& gguf, const std::string& name, std::uint32_t columns, std::uint32_t rows,
+                  std::uint64_t stream) const {
+    gguf.f32_tensor(name + ".weight", {columns, rows},
+                    random_floats(std::size_t{columns} * rows, stream, reach));
+  }
+  void add_projection(GgufWriter& gguf, const std::string& name, std::uint32_t rows,
+                      std::uint64_t stream) const {
+    add_matrix(gguf, name, kWidth, rows, stream);
+    if (has_biases) gguf.f32_tensor(name + ".bias", {rows}, random_floats(rows, stream + 100));
+  }
+  void add_keys_and_values(GgufWriter& gguf, const std::string& layer, std::uint64_t stream) const {
+    gguf.f32_tensor(layer + "attn_norm.weight", {kWidth}, random_floats(kWidth, stream));
+    add_projection(gguf, layer + "attn_k", kKvHeads * dim, stream + 1);
+    add_projection(gguf, layer + "attn_v", kKvHeads * dim, stream + 2);
+    if (has_head_norms) gguf.f32_tensor(layer + "attn_k_norm.weight", {dim}, gains(dim, stream + 3));
+  }
 };
+
+inline void PrintTo(const TestModel& model, std::ostream* out) {
+  *out << model.architecture;
+}
+
+inline TestModel llama_model() {
+  return {};
+}
+inline TestModel qwen2_model() {
+  return {.architecture = "qwen2", .has_biases = true};
+}
+inline TestModel qwen3_model() {
+  return {.architecture = "qwen3", .dim = 128, .has_head_norms = true};
+}
 
 }  // namespace isthmus::engine
