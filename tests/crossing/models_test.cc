@@ -87,7 +87,8 @@ TEST_P(Models, APairAnswersLikeItsDecoderAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Architectures, Models,
-                         testing::Values(engine::qwen2_model(), engine::qwen3_model(), biased_qwen3_model()),
+                         testing::Values(engine::qwen2_model(), engine::qwen3_model(), engine::gemma_model(),
+                                         biased_qwen3_model()),
                          [](const auto& each) {
                            return each.param.architecture + (each.param.has_biases ? "_biased" : "");
                          });

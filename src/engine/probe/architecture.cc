@@ -17,6 +17,8 @@ constexpr std::array kServed{
     Architecture{.name = "llama"},
     Architecture{.name = "qwen2", .pairs_halves = true},
     Architecture{.name = "qwen3", .pairs_halves = true, .has_head_norms = true},
+    // Converters add the 1 of its norms to their gains.
+    Architecture{.name = "gemma", .pairs_halves = true, .scales_embeddings = true},
 };
 
 // A window that no sequence outgrows is none.

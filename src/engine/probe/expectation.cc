@@ -86,10 +86,14 @@ Result<std::vector<std::vector<float>>> hidden_rows(const GgufFile& file, const 
   ISTHMUS_TRY(const GgufTensor* embedding, find_tensor(file, "token_embd.weight", config.width, 0));
   ISTHMUS_TRY(const GgufTensor* norm, find_tensor(file, "blk.0.attn_norm.weight", config.width, 1));
   ISTHMUS_TRY(const std::vector<float> gain, file.row(*norm, 0));
+  // The norm takes it out again, but for its epsilon.
+  const float scale =
+      config.architecture->scales_embeddings ? std::sqrt(static_cast<float>(config.width)) : 1.0f;
   std::vector<std::vector<float>> hidden;
   for (const TokenId token : tokens) {
     if (token < 0) return Error{Code::kInvalidArgument, fmt::format("probe: token {}", token)};
     ISTHMUS_TRY(std::vector<float> row, file.row(*embedding, static_cast<std::uint64_t>(token)));
+    for (float& x : row) x *= scale;
     normalise(row, gain, config.epsilon);
     hidden.push_back(std::move(row));
   }

@@ -207,13 +207,13 @@ TEST(Expectation, FirstPositionIsUnrotatedAndLengthsAreKept) {
 }
 
 // Row r of a matrix of layer 0 times the normalised embedding of `token`.
-double projected(int token, std::uint64_t stream, int r) {
+double projected(int token, std::uint64_t stream, int r, double epsilon = 1e-5) {
   const auto embedding = random_floats(256 * 512, 1), norm = random_floats(256, 2),
-             weight = random_floats(256 * 256, stream);
+             weight = random_floats(256 * 512, stream);
   double squares = 0, sum = 0;
   for (int i = 0; i < 256; ++i) squares += embedding[token * 256 + i] * embedding[token * 256 + i];
   for (int i = 0; i < 256; ++i) {
-    sum += embedding[token * 256 + i] / std::sqrt(squares / 256 + 1e-5) * norm[i] * weight[r * 256 + i];
+    sum += embedding[token * 256 + i] / std::sqrt(squares / 256 + epsilon) * norm[i] * weight[r * 256 + i];
   }
   return sum;
 }
@@ -235,6 +235,14 @@ TEST(Expectation, ProjectionsHaveTheirBiases) {
   const LayerRows other = expected_layer0(path, std::vector<TokenId>{3, 5}, "interleaved").value();
   EXPECT_EQ(other.k[128 + 62], rows.k[128 + 31]);
   EXPECT_EQ(other.k[128 + 63], rows.k[128 + 63]);
+}
+
+// A scale of 16 on embeddings is a 256th of the epsilon to their norm: 6e-5 of a row here.
+TEST(Expectation, EmbeddingsAreScaledBeforeTheirNorm) {
+  const std::string path = gemma_model().write(testing::TempDir() + "expected_gemma.gguf");
+  const double scaled = project_layer0(path, std::vector<TokenId>{5})->v[100];
+  EXPECT_NEAR(scaled / projected(5, 4, 100, 1e-5 / 256), 1, 1e-6);
+  EXPECT_GT(std::abs(scaled / projected(5, 4, 100) - 1), 2e-5);
 }
 
 TEST(Expectation, RowsOfHeadsAreNormalised) {
@@ -336,7 +344,7 @@ std::string path_of(const TestModel& model) {
 TEST(ProbeOfArchitectures, HonestEnginesPassInEveryStorage) {
   TestModel biased = llama_model(), normed = qwen3_model();
   biased.has_biases = normed.has_biases = true;
-  for (const TestModel& model : {qwen2_model(), qwen3_model(), biased, normed}) {
+  for (const TestModel& model : {qwen2_model(), qwen3_model(), gemma_model(), biased, normed}) {
     const std::string path = path_of(model);
     for (const auto& [storage, bound] : {std::pair{"llamacpp:f32", 1e-6}, std::pair{"llamacpp:f16", 1e-3},
                                          std::pair{"openvino:f32", 1e-6}, std::pair{"openvino:u8", 1e-2}}) {
@@ -358,7 +366,7 @@ void expect_refusals(const TestModel& model, const std::vector<ValueLie>& lies) 
 }
 
 TEST(ProbeOfArchitectures, WhatIsLeftOutOrPairedOtherwiseIsNamed) {
-  const std::vector<ValueLie> lies_of_both{
+  const std::vector<ValueLie> lies_of_all{
       {"rope pairing is interleaved, the descriptor says halves",
        [](LayerRows& rows, const Layer0& layer) { rows.k = in_interleaved_order(layer.shape, rows.k); }},
       {"rope turns pairs of neighbours although the weights are in halves order",
@@ -375,8 +383,9 @@ TEST(ProbeOfArchitectures, WhatIsLeftOutOrPairedOtherwiseIsNamed) {
          rows.k = kept(layer, layer.k, "halves", layer.rope_theta, 1);
        }},
   };
-  expect_refusals(qwen2_model(), lies_of_both);
-  expect_refusals(qwen3_model(), lies_of_both);
+  expect_refusals(qwen2_model(), lies_of_all);
+  expect_refusals(qwen3_model(), lies_of_all);
+  expect_refusals(gemma_model(), lies_of_all);
   expect_refusals(qwen2_model(),
                   {{"rows are stored without blk.0.attn_k.bias",
                     [](LayerRows& rows, const Layer0& layer) {

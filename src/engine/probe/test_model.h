@@ -210,5 +210,8 @@ inline TestModel qwen2_model() {
 inline TestModel qwen3_model() {
   return {.architecture = "qwen3", .dim = 128, .has_head_norms = true};
 }
+inline TestModel gemma_model() {
+  return {.architecture = "gemma", .dim = 256};
+}
 
 }  // namespace isthmus::engine
