@@ -13,7 +13,7 @@ bool Limits::are_sound() const {
          step_tokens_max > std::uint64_t{sequences_max} + prefill_unit_tokens;
 }
 
-Scheduler::Scheduler(const Limits& limits) : limits_(limits) {
+Scheduler::Scheduler(const Limits& limits, const Memory& memory) : limits_(limits), room_(memory) {
   ISTHMUS_CHECK(limits.are_sound());
 }
 
@@ -23,11 +23,25 @@ Status Scheduler::add(RequestId request, std::uint64_t prompt, std::uint64_t com
     return Error{Code::kExhausted, fmt::format("{} sequences run already", running_.size())};
   }
   running_.push_back({request, prompt, computed});
+  room_.start(request);
   return ok_status();
 }
 
 void Scheduler::remove(RequestId request) {
   std::erase_if(running_, [&](const Running& running) { return running.request == request; });
+}
+
+void Scheduler::close(RequestId request) {
+  remove(request);
+  room_.close(request);
+}
+
+// A prompt has its blocks since it was opened.
+Moves Scheduler::settle(std::uint64_t lingering) {
+  std::vector<Room::Need> needs;
+  for (const Running& running : running_)
+    if (running.computed >= running.prompt) needs.push_back({running.request, running.computed + 1});
+  return room_.settle(needs, lingering);
 }
 
 bool Scheduler::may_end_at(const Running& running, std::uint64_t end) const {
@@ -54,12 +68,12 @@ std::vector<Item> Scheduler::next() const {
   std::vector<Item> items;
   std::uint64_t budget = limits_.step_tokens_max;
   for (const Running& running : running_) {
-    if (running.computed < running.prompt || budget == 0) continue;
+    if (running.computed < running.prompt || budget == 0 || is_preempted(running.request)) continue;
     items.push_back({running.request, running.computed, running.computed + 1, false, true});
     --budget;
   }
   for (const Running& running : running_) {
-    if (running.computed >= running.prompt || budget == 0) continue;
+    if (running.computed >= running.prompt || budget == 0 || is_preempted(running.request)) continue;
     const std::uint64_t end = cut(running, budget);
     if (end == running.computed) continue;
     items.push_back({running.request, running.computed, end, end == running.prompt, false});

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tokens run in the next forward: continuous batching of decodes and prefill chunks. Pure.
+// Which tokens run in the next forward: continuous batching of decodes and prefill chunks, over memory that
+// is promised and taken back by spec/scheduler.md. Pure.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +8,9 @@
 #include <vector>
 
 #include "base/status.h"
+#include "scheduler/room.h"
 
 namespace isthmus::scheduler {
-
-using RequestId = std::uint64_t;
 
 struct Limits {
   std::uint32_t step_tokens_max = 512;  // Tokens of one forward.
@@ -41,13 +41,24 @@ struct Item {
 // either. A chunk of prefill has two tokens or more, unless one is all that a request lacks.
 class Scheduler {
  public:
-  explicit Scheduler(const Limits& limits);  // Sound ones.
+  explicit Scheduler(const Limits& limits, const Memory& memory = {});  // Sound ones.
 
-  // A request with `prompt` tokens of which `computed` have state already (all of them: it decodes next).
-  // exhausted if sequences_max run.
+  // Whether memory may be promised to one more, and who has it from now on, until close(). `lingering`: as
+  // Room's.
+  bool admits(const Claim& claim, std::uint64_t lingering) const { return room_.admits(claim, lingering); }
+  void open(RequestId request, const Claim& claim) { room_.open(request, claim); }
+
+  // A request with `prompt` tokens of which `computed` have state already (all of them: it decodes next) runs
+  // from now on. exhausted if sequences_max run.
   Status add(RequestId request, std::uint64_t prompt, std::uint64_t computed);
-  void remove(RequestId request);  // Any time; unknown ids are ignored.
+  void remove(RequestId request);  // It keeps its memory. Any time; unknown ids are ignored.
+  void close(RequestId request);   // Removed too.
   std::size_t size() const { return running_.size(); }
+
+  // What must move so that the next step has its memory. Before each step.
+  Moves settle(std::uint64_t lingering);
+  bool is_preempted(RequestId request) const { return room_.is_preempted(request); }
+  std::uint64_t preempted() const { return room_.usage().preempted; }
 
   // What runs next; empty if nothing can. Calling it changes nothing.
   std::vector<Item> next() const;
@@ -64,6 +75,7 @@ class Scheduler {
   std::uint64_t cut(const Running& running, std::uint64_t budget) const;
 
   Limits limits_;
+  Room room_;
   std::deque<Running> running_;
 };
 
