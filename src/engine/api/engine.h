@@ -60,6 +60,9 @@ struct EngineUsage {
   std::uint64_t kv_bytes_staged = 0;
   std::uint64_t blocks_used = 0, blocks_total = 0;  // 0 if the engine has no blocks.
   std::uint64_t blocks_kept = 0;  // Of computed prompts, held by nobody: room for whoever needs it.
+  // Of blocks_used: of closed sequences that somebody still reads, counted for each of them.
+  std::uint64_t blocks_lingering = 0;
+  std::uint64_t blocks_parked = 0;  // Beside the pool.
 };
 
 // Memory of an exported range: owned or pinned by this object, read-only, movable between threads.
@@ -120,17 +123,35 @@ class PrefixKeeper {
   // As Engine::open(), for a sequence that begins with `prompt`: its length is what is known of that already,
   // whole blocks and at least two tokens less than the prompt. What steps compute of whole blocks is kept for
   // others with the same salt, or without one; its results are those of a sequence that was opened empty, bit
-  // for bit. Only what isn't known needs room.
+  // for bit. Only what isn't known of the prompt needs room; what comes behind it is taken by the steps that
+  // need it, which are exhausted, with nothing changed, if there is none.
   virtual Result<SequenceId> open_known(std::uint64_t tokens_max, std::span<const TokenId> prompt,
                                         const std::optional<std::string>& salt) = 0;
   // States handed over are known apart from computed ones, by their origin. What is known of one, whole
   // blocks and at least two tokens less than its prompt; null if nothing is.
   virtual std::unique_ptr<HeldPrefix> hold_arrived(const ArrivingState& state) = 0;
-  // As Engine::open(), for a state whose first `known` tokens are held: that is the sequence's length, and
+  // As open_known(), for a state whose first `known` tokens are held: that is the sequence's length, and
   // bind() and adopt() are for those behind it. Once they are adopted whole blocks are kept. invalid_argument
   // if so much isn't known in whole blocks.
   virtual Result<SequenceId> open_arriving(std::uint64_t tokens_max, const ArrivingState& state,
                                            std::uint64_t known) = 0;
+};
+
+// Who lets sequences take memory as they grow, and keeps blocks of those that wait beside the pool.
+// spec/scheduler.md.
+class Parking {
+ public:
+  virtual ~Parking() = default;
+  virtual std::uint64_t blocks() const = 0;  // That can be parked at once.
+  // As Engine::open(), but it has no memory yet: bind() and step() take what they need. exhausted, with
+  // nothing changed, if there is none.
+  virtual Result<SequenceId> open_growing(std::uint64_t tokens_max) = 0;
+  // What it has in the pool beyond its first `blocks_left` blocks leaves it, as it is stored. Until unpark()
+  // nothing is done with the sequence but more of this, and close(). exhausted without room for that;
+  // invalid_argument if somebody else uses its memory.
+  virtual Status park(SequenceId sequence, std::uint64_t blocks_left) = 0;
+  // All of it comes back; no bit has changed. exhausted, with nothing changed, if the pool has no room.
+  virtual Status unpark(SequenceId sequence) = 0;
 };
 
 // Thread: every call from one thread, the engine's. No call blocks on a peer.
@@ -155,6 +176,7 @@ class Engine {
   virtual KvSource* kv_source() = 0;
   virtual KvSink* kv_sink() = 0;
   virtual PrefixKeeper* prefix_keeper() { return nullptr; }
+  virtual Parking* parking() { return nullptr; }
 };
 
 }  // namespace isthmus::engine

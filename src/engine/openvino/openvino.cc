@@ -26,6 +26,7 @@ Status check_options(const Options& options) {
   constexpr std::uint64_t kTokensMax = std::numeric_limits<std::int32_t>::max();
   const Limit limits[] = {{"threads", options.threads, 1, 1024},
                           {"kv_tokens", options.kv_tokens, kBlockTokens, kTokensMax},
+                          {"parked_tokens", options.parked_tokens, 0, kTokensMax},
                           {"sequences_max", options.sequences_max, 1, 65536},
                           {"step_tokens_max", options.step_tokens_max, 1, 1 << 20}};
   for (const Limit& limit : limits) {
@@ -57,8 +58,13 @@ Status check_model(const PagedModelShape& shape, const ModelFacts& facts) {
 Result<std::unique_ptr<Engine>> make_openvino(const Options& options) {
   ISTHMUS_TRY(check_options(options));
   ISTHMUS_TRY(const ModelFacts facts, read_model_facts(options.gguf_path));
-  EngineParts parts{
-      .options = options, .info = {}, .descriptor = {}, .memory = {}, .model = {}, .regions = {}};
+  EngineParts parts{.options = options,
+                    .info = {},
+                    .descriptor = {},
+                    .memory = {},
+                    .model = {},
+                    .regions = {},
+                    .parking = {}};
   ISTHMUS_TRY(parts.model, PagedModel::load({.gguf_path = options.gguf_path,
                                              .kv_type = options.kv_type,
                                              .threads = options.threads,
@@ -79,6 +85,8 @@ Result<std::unique_ptr<Engine>> make_openvino(const Options& options) {
                                            .blocks = blocks,
                                            .key_bytes = shape.key_block_bytes,
                                            .value_bytes = shape.value_block_bytes}));
+  const auto places = static_cast<std::uint32_t>((options.parked_tokens + kBlockTokens - 1) / kBlockTokens);
+  ISTHMUS_TRY(parts.parking, ParkingLot::make(parts.memory->shape(), places));
   ISTHMUS_TRY(parts.model->attach(*parts.memory));
   ISTHMUS_TRY(parts.regions, bind_memory(parts.descriptor, *parts.memory));
 
@@ -90,10 +98,11 @@ Result<std::unique_ptr<Engine>> make_openvino(const Options& options) {
   parts.info.step_tokens_max = options.step_tokens_max;
   parts.info.block_tokens = kBlockTokens;
   parts.info.kv_bytes_per_token = parts.memory->shape().bytes_per_block() / kBlockTokens;
-  ISTHMUS_LOG(kInfo, "engine ready",
-              "engine=openvino version={} storage={} isa={} activations={} blocks={} kv_bytes={}",
-              parts.info.version, parts.info.storage, options.isa, options.activations, blocks,
-              parts.memory->shape().bytes_per_block() * blocks);
+  ISTHMUS_LOG(
+      kInfo, "engine ready",
+      "engine=openvino version={} storage={} isa={} activations={} blocks={} kv_bytes={} parking_blocks={}",
+      parts.info.version, parts.info.storage, options.isa, options.activations, blocks,
+      parts.memory->shape().bytes_per_block() * blocks, places);
   return std::unique_ptr<Engine>(std::make_unique<OpenvinoEngine>(std::move(parts)));
 }
 

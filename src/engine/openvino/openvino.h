@@ -20,6 +20,7 @@ struct Options {
   std::string kv_type = "u8";
   std::uint32_t threads = 1;            // Of one forward.
   std::uint64_t kv_tokens = 8192;       // Of all sequences together; a sequence takes whole blocks.
+  std::uint64_t parked_tokens = 0;      // Room beside that for blocks of sequences that wait; whole blocks.
   std::uint32_t sequences_max = 8;      // Open at once.
   std::uint32_t step_tokens_max = 512;  // Tokens of one step, all items together.
   // Of matrix products and elementwise kernels: "native", "avx512" (no AMX) or "avx2". It changes the last

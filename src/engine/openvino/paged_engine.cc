@@ -66,6 +66,10 @@ bool is_exported(const SequenceBlocks& blocks) {
   return blocks.exports.load(std::memory_order_acquire) > 0;
 }
 
+std::uint64_t blocks_of(std::uint64_t tokens) {
+  return (tokens + kBlockTokens - 1) / kBlockTokens;
+}
+
 std::uint32_t take_padding_block(BlockPool& pool) {
   auto acquired = pool.acquire(1);
   ISTHMUS_CHECK(acquired.ok());
@@ -84,8 +88,12 @@ OpenvinoEngine::OpenvinoEngine(EngineParts parts)
 
 EngineUsage OpenvinoEngine::usage() const {
   std::map<std::uint32_t, std::uint32_t> returned;  // By closed sequences whose exports are gone.
+  std::uint64_t lingering = 0;
   for (const auto& blocks : closing_) {
-    if (is_exported(*blocks)) continue;
+    if (is_exported(*blocks)) {
+      lingering += blocks->blocks.size();
+      continue;
+    }
     for (const std::uint32_t block : blocks->blocks) ++returned[block];
   }
   std::uint64_t used = pool_.held() - 1;
@@ -98,7 +106,9 @@ EngineUsage OpenvinoEngine::usage() const {
           .kv_bytes_total = total * block_bytes,
           .blocks_used = used,
           .blocks_total = total,
-          .blocks_kept = pool_.kept()};
+          .blocks_kept = pool_.kept(),
+          .blocks_lingering = lingering,
+          .blocks_parked = parts_.parking->total() - parts_.parking->free()};
 }
 
 void OpenvinoEngine::reclaim() {
@@ -110,7 +120,11 @@ void OpenvinoEngine::reclaim() {
 }
 
 Result<SequenceId> OpenvinoEngine::open(std::uint64_t tokens_max) {
-  return open_over(tokens_max, {}, {});
+  return open_over(tokens_max, tokens_max, {}, {});
+}
+
+Result<SequenceId> OpenvinoEngine::open_growing(std::uint64_t tokens_max) {
+  return open_over(tokens_max, 0, {}, {});
 }
 
 Result<SequenceId> OpenvinoEngine::open_known(std::uint64_t tokens_max, std::span<const TokenId> prompt,
@@ -121,7 +135,7 @@ Result<SequenceId> OpenvinoEngine::open_known(std::uint64_t tokens_max, std::spa
   }
   const BlockChain chain(parts_.descriptor.digest(), salt);
   const auto keys = block_keys(chain, prompt, kBlockTokens, known_blocks_max(prompt.size()));
-  return open_over(tokens_max, keys, chain);
+  return open_over(tokens_max, prompt.size(), keys, chain);
 }
 
 std::unique_ptr<HeldPrefix> OpenvinoEngine::hold_arrived(const ArrivingState& state) {
@@ -146,7 +160,7 @@ Result<SequenceId> OpenvinoEngine::open_arriving(std::uint64_t tokens_max, const
                              found * kBlockTokens)};
   };
   if (state.prompt.size() > tokens_max || known % kBlockTokens != 0 || blocks > keys.size()) return refuse(0);
-  ISTHMUS_TRY(const SequenceId id, open_over(tokens_max, std::span(keys).first(blocks), {}));
+  ISTHMUS_TRY(const SequenceId id, open_over(tokens_max, known, std::span(keys).first(blocks), {}));
   Sequence& sequence = sequences_.at(id);
   if (sequence.length != known) {
     const std::uint64_t found = sequence.length / kBlockTokens;
@@ -158,7 +172,8 @@ Result<SequenceId> OpenvinoEngine::open_arriving(std::uint64_t tokens_max, const
   return id;
 }
 
-Result<SequenceId> OpenvinoEngine::open_over(std::uint64_t tokens_max, std::span<const BlockKey> keys,
+Result<SequenceId> OpenvinoEngine::open_over(std::uint64_t tokens_max, std::uint64_t tokens,
+                                             std::span<const BlockKey> keys,
                                              std::optional<BlockChain> chain) {
   if (tokens_max == 0 || tokens_max > parts_.info.context_tokens_max) {
     return Error{Code::kInvalidArgument, fmt::format("a sequence of {} tokens; this engine takes 1 to {}",
@@ -168,8 +183,7 @@ Result<SequenceId> OpenvinoEngine::open_over(std::uint64_t tokens_max, std::span
     return Error{Code::kExhausted, fmt::format("all {} sequences are open", parts_.options.sequences_max)};
   }
   reclaim();
-  ISTHMUS_TRY(BlockPool::Acquired acquired,
-              pool_.acquire((tokens_max + kBlockTokens - 1) / kBlockTokens, keys));
+  ISTHMUS_TRY(BlockPool::Acquired acquired, pool_.acquire(blocks_of(tokens), keys));
   const std::uint64_t known = acquired.known * kBlockTokens;
   if (chain && known > 0) chain = BlockChain(keys[acquired.known - 1]);
   Sequence sequence{.blocks = std::make_shared<SequenceBlocks>(),
@@ -190,6 +204,7 @@ Result<SequenceId> OpenvinoEngine::open_over(std::uint64_t tokens_max, std::span
 void OpenvinoEngine::close(SequenceId sequence) {
   const auto found = sequences_.find(sequence);
   ISTHMUS_CHECK(found != sequences_.end());
+  for (const std::uint32_t place : found->second.parked) parts_.parking->drop(place);
   closing_.push_back(std::move(found->second.blocks));
   sequences_.erase(found);
   reclaim();
@@ -209,8 +224,76 @@ Result<Sequence*> OpenvinoEngine::find(SequenceId sequence) {
   return &found->second;
 }
 
+Result<Sequence*> OpenvinoEngine::find_unparked(SequenceId sequence) {
+  ISTHMUS_TRY(Sequence * found, find(sequence));
+  if (!found->parked.empty()) {
+    return Error{Code::kInvalidArgument, fmt::format("sequence {} is parked", sequence)};
+  }
+  return found;
+}
+
+std::uint64_t OpenvinoEngine::lacking(const Sequence& sequence, std::uint64_t tokens) {
+  const std::uint64_t has = sequence.blocks->blocks.size();
+  return std::max(has, blocks_of(tokens)) - has;
+}
+
+Status OpenvinoEngine::park(SequenceId sequence, std::uint64_t blocks_left) {
+  ISTHMUS_TRY(Sequence * found, find(sequence));
+  if (found->bound || is_exported(*found->blocks)) {
+    return Error{Code::kInvalidArgument,
+                 fmt::format("park: sequence {} is {}", sequence, found->bound ? "bound" : "exported")};
+  }
+  std::vector<std::uint32_t>& blocks = found->blocks->blocks;
+  const std::uint64_t left = std::min<std::uint64_t>(blocks_left, blocks.size());
+  // Those behind its length have no state yet.
+  const std::uint64_t end = std::clamp<std::uint64_t>(blocks_of(found->length), left, blocks.size());
+  if (end - left > parts_.parking->free()) {
+    return Error{Code::kExhausted, fmt::format("park: {} blocks, and room for {} of {}", end - left,
+                                               parts_.parking->free(), parts_.parking->total())};
+  }
+  std::vector<std::uint32_t> places;
+  for (std::uint64_t i = left; i < end; ++i) places.push_back(parts_.parking->put(*parts_.memory, blocks[i]));
+  found->parked.insert(found->parked.begin(), places.begin(), places.end());
+  pool_.release(std::span(blocks).subspan(left));
+  blocks.resize(left);
+  found->chain.reset();  // What comes back isn't the block that others know.
+  return ok_status();
+}
+
+Status OpenvinoEngine::unpark(SequenceId sequence) {
+  ISTHMUS_TRY(Sequence * found, find(sequence));
+  reclaim();
+  ISTHMUS_TRY(const BlockPool::Acquired acquired, pool_.acquire(found->parked.size()));
+  for (std::size_t i = 0; i < found->parked.size(); ++i)
+    parts_.parking->take(found->parked[i], *parts_.memory, acquired.blocks[i]);
+  std::vector<std::uint32_t>& blocks = found->blocks->blocks;
+  blocks.insert(blocks.end(), acquired.blocks.begin(), acquired.blocks.end());
+  found->parked.clear();
+  return ok_status();
+}
+
+Status OpenvinoEngine::take_blocks(std::span<const StepItem> items) {
+  std::uint64_t count = 0;
+  for (const StepItem& item : items) {
+    const Sequence& sequence = sequences_.at(item.sequence);
+    count += lacking(sequence, sequence.length + item.tokens.size());
+  }
+  if (count == 0) return ok_status();
+  reclaim();
+  ISTHMUS_TRY(const BlockPool::Acquired acquired, pool_.acquire(count));
+  auto next = acquired.blocks.begin();
+  for (const StepItem& item : items) {
+    const Sequence& sequence = sequences_.at(item.sequence);
+    const auto end =
+        next + static_cast<std::ptrdiff_t>(lacking(sequence, sequence.length + item.tokens.size()));
+    sequence.blocks->blocks.insert(sequence.blocks->blocks.end(), next, end);
+    next = end;
+  }
+  return ok_status();
+}
+
 Status OpenvinoEngine::check_item(const StepItem& item) {
-  ISTHMUS_TRY(const Sequence* sequence, find(item.sequence));
+  ISTHMUS_TRY(const Sequence* sequence, find_unparked(item.sequence));
   const auto refuse = [&](Code code, const std::string& why) {
     return Error{code, fmt::format("step: sequence {}: {}", item.sequence, why)};
   };
@@ -260,7 +343,7 @@ Status OpenvinoEngine::check_items(std::span<const StepItem> items) {
 }
 
 void OpenvinoEngine::check_writable(const Sequence& sequence, std::uint64_t tokens) const {
-  const std::uint64_t end = (sequence.length + tokens + kBlockTokens - 1) / kBlockTokens;
+  const std::uint64_t end = blocks_of(sequence.length + tokens);
   for (std::uint64_t block = sequence.length / kBlockTokens; block < end; ++block)
     ISTHMUS_CHECK(pool_.is_writable(sequence.blocks->blocks[block]));
 }
@@ -280,6 +363,7 @@ void OpenvinoEngine::share_blocks(Sequence& sequence, std::span<const TokenId> t
 
 Result<StepOutput> OpenvinoEngine::step(std::span<const StepItem> items) {
   ISTHMUS_TRY(check_items(items));
+  ISTHMUS_TRY(take_blocks(items));
   std::vector<BatchItem> batch;
   std::uint64_t rows = 0;
   for (const StepItem& item : items) {
@@ -304,7 +388,7 @@ Result<StepOutput> OpenvinoEngine::step(std::span<const StepItem> items) {
 
 kv::Binding OpenvinoEngine::binding_of(const Sequence& sequence, kv::TokenRange range) const {
   kv::Binding binding = parts_.regions;
-  const auto blocks = static_cast<std::ptrdiff_t>((range.end + kBlockTokens - 1) / kBlockTokens);
+  const auto blocks = static_cast<std::ptrdiff_t>(blocks_of(range.end));
   binding.blocks.assign(sequence.blocks->blocks.begin(), sequence.blocks->blocks.begin() + blocks);
   binding.valid = range;
   return binding;
@@ -317,7 +401,7 @@ bool OpenvinoEngine::is_unsettled(const Sequence& sequence, kv::TokenRange range
 }
 
 Result<std::unique_ptr<ExportedKv>> OpenvinoEngine::export_range(SequenceId sequence, kv::TokenRange range) {
-  ISTHMUS_TRY(const Sequence* source, find(sequence));
+  ISTHMUS_TRY(const Sequence* source, find_unparked(sequence));
   if (range.begin >= range.end || range.end > source->length) {
     return Error{Code::kInvalidArgument, fmt::format("export [{}, {}) of sequence {}, which has {} tokens",
                                                      range.begin, range.end, sequence, source->length)};
@@ -341,6 +425,10 @@ Result<std::vector<kv::Binding>> OpenvinoEngine::bind(SequenceId sequence, kv::T
                  fmt::format("bind [{}, {}): sequence {} takes a range from {} to at most {}", range.begin,
                              range.end, sequence, target->arrived, target->tokens_max)};
   }
+  reclaim();
+  ISTHMUS_TRY(const BlockPool::Acquired acquired, pool_.acquire(lacking(*target, range.end)));
+  std::vector<std::uint32_t>& blocks = target->blocks->blocks;
+  blocks.insert(blocks.end(), acquired.blocks.begin(), acquired.blocks.end());
   check_writable(*target, range.size());
   target->bound = range;
   kv::Binding binding = binding_of(*target, range);

@@ -18,6 +18,7 @@
 #include "engine/openvino/kv_memory.h"
 #include "engine/openvino/openvino.h"
 #include "engine/openvino/paged_model.h"
+#include "engine/openvino/parking_lot.h"
 
 namespace isthmus::engine::openvino {
 
@@ -44,6 +45,7 @@ struct Sequence {
   // behind that, until they are adopted.
   std::uint64_t arrived = 0;
   std::vector<BlockKey> arriving = {};
+  std::vector<std::uint32_t> parked = {};  // Places of the blocks behind those in the pool.
 };
 
 // What make_openvino has loaded and checked.
@@ -54,10 +56,11 @@ struct EngineParts {
   std::shared_ptr<const KvMemory> memory;
   std::unique_ptr<PagedModel> model;  // After the memory that it writes, so that it goes first.
   kv::Binding regions;                // Memory alone.
+  std::unique_ptr<ParkingLot> parking;
 };
 
 // The engine over its checked parts. Thread: one, as Engine says; exports may go away on any.
-class OpenvinoEngine : public Engine, public KvSource, public KvSink, public PrefixKeeper {
+class OpenvinoEngine : public Engine, public KvSource, public KvSink, public PrefixKeeper, public Parking {
  public:
   explicit OpenvinoEngine(EngineParts parts);
 
@@ -73,6 +76,7 @@ class OpenvinoEngine : public Engine, public KvSource, public KvSink, public Pre
   KvSource* kv_source() override { return this; }
   KvSink* kv_sink() override { return this; }
   PrefixKeeper* prefix_keeper() override { return this; }
+  Parking* parking() override { return this; }
 
   Result<std::unique_ptr<ExportedKv>> export_range(SequenceId sequence, kv::TokenRange range) override;
   Result<std::vector<kv::Binding>> bind(SequenceId sequence, kv::TokenRange range) override;
@@ -82,12 +86,22 @@ class OpenvinoEngine : public Engine, public KvSource, public KvSink, public Pre
   std::unique_ptr<HeldPrefix> hold_arrived(const ArrivingState& state) override;
   Result<SequenceId> open_arriving(std::uint64_t tokens_max, const ArrivingState& state,
                                    std::uint64_t known) override;
+  std::uint64_t blocks() const override { return parts_.parking->total(); }
+  Result<SequenceId> open_growing(std::uint64_t tokens_max) override;
+  Status park(SequenceId sequence, std::uint64_t blocks_left) override;
+  Status unpark(SequenceId sequence) override;
 
  private:
-  // Room for `tokens_max`, the blocks of `keys` first as far as they are known.
-  Result<SequenceId> open_over(std::uint64_t tokens_max, std::span<const BlockKey> keys,
+  // Memory for `tokens`, the blocks of `keys` first as far as they are known.
+  Result<SequenceId> open_over(std::uint64_t tokens_max, std::uint64_t tokens, std::span<const BlockKey> keys,
                                std::optional<BlockChain> chain);
   Result<Sequence*> find(SequenceId sequence);
+  // One with all its memory in the pool.
+  Result<Sequence*> find_unparked(SequenceId sequence);
+  // Blocks that it lacks to have `tokens` in all.
+  static std::uint64_t lacking(const Sequence& sequence, std::uint64_t tokens);
+  // All that the items need, or nothing.
+  Status take_blocks(std::span<const StepItem> items);
   // Blocks of closed sequences whose last export is gone.
   void reclaim();
   Status check_items(std::span<const StepItem> items);
