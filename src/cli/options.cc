@@ -228,6 +228,11 @@ void add_worker(CLI::App& app, WorkerCommand& worker) {
   app.add_option("--kv-tokens", worker.kv_tokens, "KV memory, in tokens of all sequences together")
       ->check(CLI::Range(64, 1 << 24))
       ->capture_default_str();
+  app.add_option("--parked-tokens", worker.parked_tokens,
+                 "Room beside it for what of sequences that wait is parked, in tokens; openvino: half of "
+                 "--kv-tokens, for --role prefill 0. 0: a request has all it may need before it begins")
+      ->check(CLI::Range(0, 1 << 24))
+      ->type_name("N");
   app.add_option("--sequences", worker.sequences_max, "Sequences at once")
       ->check(CLI::Range(1, 255))
       ->capture_default_str();

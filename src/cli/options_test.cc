@@ -70,7 +70,8 @@ TEST(Options, WorkerTakesAllThatAWorkerNeeds) {
                                              "2",          "--request-timeout", "9",         "--lease",
                                              "500",        "--die-with-parent", "7",         "--isa",
                                              "avx2",       "--drain",           "5",         "--activations",
-                                             "int8"});
+                                             "int8",       "--parked-tokens",   "0"});
+  EXPECT_EQ(worker.parked_tokens, 0u);
   EXPECT_EQ(worker.drain_s, 5u);
   EXPECT_EQ(worker.queue_wait_s, 30);
   EXPECT_EQ(worker.engine, "openvino");

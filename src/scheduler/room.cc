@@ -25,7 +25,7 @@ bool Room::is_preempted(RequestId request) const {
 }
 
 Room::Usage Room::usage() const {
-  Usage usage;
+  Usage usage{.preemptions = preemptions_};
   for (const Holder& holder : holders_) {
     usage.claimed += holder.claim;
     usage.held += holder.held;
@@ -80,6 +80,7 @@ void Room::start(RequestId request) {
     if (&older == started) break;
     started->is_preempted = started->is_preempted || older.is_preempted;
   }
+  preemptions_ += started->is_preempted ? 1 : 0;
 }
 
 void Room::close(RequestId request) {
@@ -117,18 +118,20 @@ void Room::grow(Holder& holder, Moves& moves, std::uint64_t lingering) {
       return !other.is_preempted && !other.is_pinned();
     });
     waits->is_preempted = true;  // At the latest `holder` itself.
+    ++preemptions_;
     if (holder.is_preempted) return;
   }
   ++holder.held;
 }
 
-// Of the youngest that waits and has a block; whoever waits has all behind it before its own is parked.
+// Of the youngest that waits and has a block; whoever waits has all behind it before its own is parked. There
+// is always a place, unless more lingers than was closed.
 bool Room::free_one(Moves& moves) {
+  if (usage().parked >= memory_.parking) return false;
   for (Holder& holder : holders_ | std::views::reverse) {
     if (!holder.is_preempted || holder.held == 0) continue;
     --holder.held;
     ++holder.parked;
-    ISTHMUS_CHECK(usage().parked <= memory_.parking);
     if (!moves.park.empty() && moves.park.back().request == holder.request) {
       moves.park.back().blocks = holder.held;
     } else {

@@ -59,6 +59,7 @@ class Room {
   struct Usage {
     std::uint64_t claimed = 0, held = 0, parked = 0;  // Blocks.
     std::uint64_t preempted = 0;                      // Requests.
+    std::uint64_t preemptions = 0;                    // Since the start.
   };
   Usage usage() const;
 
@@ -82,6 +83,7 @@ class Room {
 
   Memory memory_;
   std::vector<Holder> holders_;  // The oldest first.
+  std::uint64_t preemptions_ = 0;
 };
 
 }  // namespace isthmus::scheduler

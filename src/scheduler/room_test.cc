@@ -129,6 +129,19 @@ TEST(Room, WhatAClosedOneLeavesHeldIsNoRoom) {
   EXPECT_FALSE(room.is_preempted(2));
 }
 
+// No promise covers that: they wait until it is gone.
+TEST(Room, MoreThatLingersThanWasClosedMakesAllWaitAtWorst) {
+  Room room({.block_tokens = 1, .pool = 6, .parking = 1});
+  run(room, 1, 2, 4);
+  run(room, 2, 2, 3);
+  EXPECT_EQ(parked(room.settle({{1, 3}, {2, 3}}, 2)),
+            (std::vector<std::pair<RequestId, std::uint64_t>>{{2, 1}}));
+  EXPECT_TRUE(room.settle({{1, 4}}, 2).park.empty());
+  EXPECT_TRUE(room.is_preempted(1));
+  (void)room.settle({}, 0);
+  EXPECT_FALSE(room.is_preempted(1));
+}
+
 TEST(Room, OneThatIsAdoptedBehindOneThatWaitsIsPreemptedToo) {
   Room room({.block_tokens = 1, .pool = 9, .parking = 9});
   run(room, 1, 2, 4);
@@ -183,6 +196,7 @@ class Mix {
       advance();
     }
     RC_ASSERT(live_.empty());
+    RC_ASSERT(scheduler_.room().preemptions == preemptions_);
     return preemptions_;
   }
 
@@ -227,6 +241,7 @@ class Mix {
       live.runs = true;
       RC_ASSERT(scheduler_.add(live.id, request.prompt, request.prompt).ok());
       live.waits = scheduler_.is_preempted(live.id);
+      preemptions_ += live.waits ? 1 : 0;
     }
   }
 

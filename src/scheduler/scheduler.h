@@ -58,7 +58,7 @@ class Scheduler {
   // What must move so that the next step has its memory. Before each step.
   Moves settle(std::uint64_t lingering);
   bool is_preempted(RequestId request) const { return room_.is_preempted(request); }
-  std::uint64_t preempted() const { return room_.usage().preempted; }
+  Room::Usage room() const { return room_.usage(); }
 
   // What runs next; empty if nothing can. Calling it changes nothing.
   std::vector<Item> next() const;

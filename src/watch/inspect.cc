@@ -66,7 +66,8 @@ std::string states(const WorkerState& state) {
   for (const SequenceRow& row : state.sequences) {
     table.add({fmt::format("  sequence {}", row.job), row.kind,
                tokens_text({0, row.computed + row.generated}), "", "",
-               fmt::format("{} of {} prompt tokens, {} generated", row.computed, row.prompt, row.generated)});
+               fmt::format("{} of {} prompt tokens, {} generated{}", row.computed, row.prompt, row.generated,
+                           row.is_preempted ? ", preempted" : "")});
   }
   for (const ReservationRow& row : state.reservations) {
     table.add({"  reservation " + row.id, row.state, tokens_text(row.tokens), seconds_text(row.age_s),

@@ -13,10 +13,10 @@ inline std::string sample_state(const std::string& name, const std::string& side
 "incarnation":"c0ffee","draining":false},
 "engine":{"name":"openvino","version":"1","storage":"openvino:u8","context_tokens_max":8192,"block_tokens":32,
 "kv_bytes_per_token":1000,"sequences_open":2,"sequences_max":8,"blocks_used":20,"blocks_total":100,
-"kv_bytes_used":640000,"kv_bytes_total":3200000,"jobs_running":1,"jobs_waiting":0,
+"kv_bytes_used":640000,"kv_bytes_total":3200000,"jobs_running":1,"jobs_waiting":0,"jobs_preempted":0,
 "prompt_tokens_computed":100,"prompt_tokens_adopted":600,"tokens_generated":40,
 "sequences":[{"job":7,"kind":"resume","prompt_tokens":600,
-"computed_tokens":600,"generated_tokens":12}]},
+"computed_tokens":600,"generated_tokens":12,"preempted":false}]},
 "agent":{"sessions":1,"quarantined":0,"handoffs":[{"id":"c0ffee01.17","side":")" +
          side + R"(","peer":")" + other + R"(","state":"receiving","transport":"tcp","wire":"k f16",
 "tokens":[0,600],"attempt":1,"generation":1,"age_seconds":0.4,"bytes_moved":1048576,"bytes_total":4194304,

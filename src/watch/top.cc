@@ -70,6 +70,13 @@ std::string used_text(std::uint64_t used, std::uint64_t total) {
   return fmt::format("{} {:3.0f} %", bar(part, kBarCells), part * 100);
 }
 
+// "5/8", and how many of them wait for others' memory.
+std::string sequences_text(const WorkerState& state) {
+  std::string text = fmt::format("{}/{}", state.sequences_open, state.sequences_max);
+  if (state.jobs_preempted > 0) text += fmt::format(" ({} preempted)", state.jobs_preempted);
+  return text;
+}
+
 std::string workers_text(const TopTargets& targets, const Sample* before, const Sample& now) {
   Table table(
       {"WORKER", "ROLE", "STORAGE", "KV HELD", ">SEQ", ">PROMPT TOK/S", ">ANSWER TOK/S", ">OUT", ">IN"});
@@ -82,9 +89,9 @@ std::string workers_text(const TopTargets& targets, const Sample* before, const 
     const std::optional<Rates> rates = rates_of(before, now, i);
     table.add({state->name, state->role + (state->draining ? " (drains)" : ""), state->storage,
                used_text(state->capacity_bytes - state->free_bytes, state->capacity_bytes),
-               fmt::format("{}/{}", state->sequences_open, state->sequences_max),
-               rate_text(rates, &Rates::prompt_tokens), rate_text(rates, &Rates::answer_tokens),
-               bytes_rate_text(rates, &Rates::bytes_out), bytes_rate_text(rates, &Rates::bytes_in)});
+               sequences_text(*state), rate_text(rates, &Rates::prompt_tokens),
+               rate_text(rates, &Rates::answer_tokens), bytes_rate_text(rates, &Rates::bytes_out),
+               bytes_rate_text(rates, &Rates::bytes_in)});
   }
   return table.text();
 }

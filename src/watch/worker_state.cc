@@ -84,6 +84,7 @@ SequenceRow sequence_of(Reader& row) {
   row.read("prompt_tokens", sequence.prompt);
   row.read("computed_tokens", sequence.computed);
   row.read("generated_tokens", sequence.generated);
+  row.read("preempted", sequence.is_preempted);
   return sequence;
 }
 
@@ -118,6 +119,7 @@ void read_engine(Reader& reader, WorkerState& state) {
                                   {"engine.kv_bytes_total", &state.kv_bytes_total},
                                   {"engine.jobs_running", &state.jobs_running},
                                   {"engine.jobs_waiting", &state.jobs_waiting},
+                                  {"engine.jobs_preempted", &state.jobs_preempted},
                                   {"engine.prompt_tokens_computed", &state.prompt_tokens_computed},
                                   {"engine.prompt_tokens_adopted", &state.prompt_tokens_adopted},
                                   {"engine.tokens_generated", &state.tokens_generated},

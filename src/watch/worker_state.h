@@ -34,6 +34,7 @@ struct SequenceRow {
   std::uint64_t job = 0;
   std::string kind;
   std::uint64_t prompt = 0, computed = 0, generated = 0;
+  bool is_preempted = false;
 };
 
 struct LedgerRow {
@@ -49,6 +50,7 @@ struct WorkerState {
   std::uint64_t context_tokens_max = 0, block_tokens = 0, kv_bytes_per_token = 0;
   std::uint64_t sequences_open = 0, sequences_max = 0, blocks_used = 0, blocks_total = 0;
   std::uint64_t kv_bytes_used = 0, kv_bytes_total = 0, jobs_running = 0, jobs_waiting = 0;
+  std::uint64_t jobs_preempted = 0;
   std::uint64_t prompt_tokens_computed = 0, prompt_tokens_adopted = 0, tokens_generated = 0;
   std::vector<SequenceRow> sequences;
   std::uint64_t sessions = 0, quarantined = 0;

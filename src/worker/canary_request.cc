@@ -71,11 +71,15 @@ void Service::Canary::arrived(const Arrived& state) {
   is_comparing_ = true;
   auto found = std::make_shared<Result<CanaryFindings>>(Error{Code::kInternal, "not compared"});
   service_.engine_.borrow(
+      prepared_.prompts.front().size() + kForced, prepared_.deadline,
       [prompt = prepared_.prompts.front(), state, found](engine::Engine& engine) {
         *found = compare_with_own(engine, prompt, state.sequence, state.first);
-        engine.close(state.sequence);
       },
-      [self = shared_from_this(), found] { self->compared(*found); });
+      [self = shared_from_this(), found, sequence = state.sequence](const Status& begun) {
+        self->service_.engine_.release(sequence);
+        if (!begun.ok()) *found = begun.error();
+        self->compared(*found);
+      });
 }
 
 void Service::Canary::compared(const Result<CanaryFindings>& findings) {

@@ -24,6 +24,16 @@ scheduler::Limits limits_of(const engine::EngineInfo& info, const EngineLoopLimi
   return of_scheduler;
 }
 
+constexpr Duration kLingeringPoll = std::chrono::milliseconds(5);
+
+// Of an engine that reserves by itself: nothing that the scheduler would decide.
+scheduler::Memory memory_of(engine::Engine& engine) {
+  if (engine.parking() == nullptr) return {};
+  return {.block_tokens = engine.info().block_tokens,
+          .pool = engine.usage().blocks_total,
+          .parking = engine.parking()->blocks()};
+}
+
 // Served later it would come too late, and make those behind it late too.
 Error not_begun() {
   return {Code::kExhausted, "too much is before this request for it to begin in time; retry later"};
@@ -46,14 +56,13 @@ struct EngineLoop::Task {
   std::uint64_t computed = 0;
 };
 
-// Somebody who waits for room in the engine: a job, or the destination of a handoff.
+// Somebody who waits for room in the engine: a job, the destination of a handoff, or who borrows it.
 struct EngineLoop::Waiter {
-  std::uint64_t tokens_max = 0;
+  scheduler::Claim claim;
   Instant deadline;
-  std::shared_ptr<Task> task;  // Null for a destination.
-  kv::TokenRange range;
-  std::shared_ptr<const engine::ArrivingState> state;
-  std::function<void(Result<Destination>)> done;
+  std::shared_ptr<Task> task;     // Null for others, which have:
+  std::function<Status()> begin;  // There is room. exhausted: not in the engine.
+  std::function<void(Error)> refused;
 };
 
 EngineLoop::EngineLoop(std::unique_ptr<engine::Engine> engine, net::Loop& events,
@@ -65,7 +74,7 @@ EngineLoop::EngineLoop(std::unique_ptr<engine::Engine> engine, net::Loop& events
       info_(engine_->info()),
       descriptor_(engine_->descriptor()),
       keeps_prefixes_(engine_->prefix_keeper() != nullptr),
-      scheduler_(limits_of(info_, limits)) {
+      scheduler_(limits_of(info_, limits), memory_of(*engine_)) {
   remember_stats();
   thread_ = std::thread([this] { thread_main(); });
 }
@@ -91,7 +100,10 @@ std::vector<SequenceView> EngineLoop::sequences() const {
 
 Result<JobId> EngineLoop::admit(Job job, std::shared_ptr<Task> task, bool needs_room) {
   ISTHMUS_CHECK(!job.prompt.empty() && job.tokens_max > 0);
-  const std::uint64_t room = job.prompt.size() + (task->kind == Kind::kPrefill ? 0 : job.tokens_max);
+  const bool is_prefill = task->kind == Kind::kPrefill;
+  const std::uint64_t prompt = job.prompt.size(), room = prompt + (is_prefill ? 0 : job.tokens_max);
+  const scheduler::Claim claim{prompt, room,
+                               is_prefill ? scheduler::Pinned::kAlways : scheduler::Pinned::kNever};
   if (room > info_.context_tokens_max) {
     return Error{Code::kInvalidArgument,
                  fmt::format("{} prompt tokens and {} to generate exceed the context of {}",
@@ -104,10 +116,9 @@ Result<JobId> EngineLoop::admit(Job job, std::shared_ptr<Task> task, bool needs_
   task->id = next_job_++;
   task->job = std::move(job);
   live_[task->id] = task;
-  post([this, task, room, needs_room] {
+  post([this, task, claim, needs_room] {
     if (needs_room) {
-      waiting_.push_back(
-          {room, std::min(task->job.deadline, task->job.start_by), task, {}, nullptr, nullptr});
+      waiting_.push_back({claim, std::min(task->job.deadline, task->job.start_by), task, nullptr, nullptr});
     } else {
       open_task(task);
     }
@@ -156,8 +167,10 @@ void EngineLoop::cancel(JobId job) {
 void EngineLoop::hold_arrived(std::shared_ptr<const engine::ArrivingState> state,
                               std::function<void(std::unique_ptr<engine::HeldPrefix>)> done) {
   post([this, state = std::move(state), done = std::move(done)] {
-    auto held =
-        std::make_shared<std::unique_ptr<engine::HeldPrefix>>(engine_->prefix_keeper()->hold_arrived(*state));
+    auto held = std::make_shared<std::unique_ptr<engine::HeldPrefix>>();
+    // Where others wait for memory nothing is taken from them.
+    if (waiting_.empty() && scheduler_.room().preempted == 0)
+      *held = engine_->prefix_keeper()->hold_arrived(*state);
     events_.post([done, held] { done(std::move(*held)); });
   });
 }
@@ -175,18 +188,49 @@ void EngineLoop::reserve(std::uint64_t tokens_max, kv::TokenRange range, Instant
           Error{Code::kExhausted, fmt::format("{} requests wait for KV memory already", waiting_.size())});
       return;
     }
-    waiting_.push_back({tokens_max, deadline, nullptr, range, std::move(state), std::move(on_loop)});
+    const scheduler::Claim claim{range.end, tokens_max, scheduler::Pinned::kUntilStarted};
+    auto begin = [this, claim, range, state, on_loop]() -> Status {
+      ISTHMUS_TRY(Destination destination, open_destination(claim, range, state.get()));
+      on_loop(std::move(destination));
+      return ok_status();
+    };
+    if (range.begin == 0) {
+      waiting_.push_back({claim, deadline, nullptr, std::move(begin), std::move(on_loop)});
+      return;
+    }
+    if (const Status begun = begin_at_once(claim, range.begin, begin); !begun.ok()) on_loop(begun.error());
   });
 }
 
-void EngineLoop::release(engine::SequenceId destination) {
-  post([this, destination] { engine_->close(destination); });
+// Who has a known beginning held waits for nothing: others may be waiting for that.
+Status EngineLoop::begin_at_once(const scheduler::Claim& claim, std::uint64_t known,
+                                 const std::function<Status()>& begin) {
+  const std::uint64_t lingering = engine_->usage().blocks_lingering;  // What is held among it.
+  const std::uint64_t held = known / std::max(1u, info_.block_tokens);
+  if (waiting_.empty() && scheduler_.size() < info_.sequences_max &&
+      scheduler_.admits(claim, lingering - std::min(lingering, held))) {
+    return begin();
+  }
+  return Error{Code::kExhausted, "no KV memory beside what is known of this state"};
 }
 
-void EngineLoop::borrow(std::function<void(engine::Engine&)> use, std::function<void()> done) {
-  post([this, use = std::move(use), done = std::move(done)] {
-    use(*engine_);
-    events_.post(done);
+void EngineLoop::release(engine::SequenceId destination) {
+  post([this, destination] { close(destination); });
+}
+
+// Before all others: what it compares with holds memory that they may be waiting for.
+void EngineLoop::borrow(std::uint64_t tokens, Instant deadline, std::function<void(engine::Engine&)> use,
+                        std::function<void(Status)> done) {
+  const auto on_loop = [this, done = std::move(done)](const Status& status) {
+    events_.post([done, status] { done(status); });
+  };
+  post([this, tokens, deadline, use = std::move(use), on_loop] {
+    const auto begin = [this, use, on_loop]() -> Status {
+      use(*engine_);
+      on_loop(ok_status());
+      return ok_status();
+    };
+    waiting_.push_front({{tokens, tokens, scheduler::Pinned::kAlways}, deadline, nullptr, begin, on_loop});
   });
 }
 
@@ -211,11 +255,14 @@ void EngineLoop::thread_main() {
 // Runs what was posted; with nothing to do it waits for a command or the next deadline. False: stop.
 bool EngineLoop::run_commands(bool may_wait) {
   std::deque<std::function<void()>> commands;
+  // What peers still read of closed sequences comes back without a word.
+  const bool is_missed =
+      engine_->usage().blocks_lingering > 0 && (!waiting_.empty() || scheduler_.room().preempted > 0);
   {
     std::unique_lock lock(mutex_);
     const auto awake = [this] { return stopping_ || !commands_.empty(); };
     if (may_wait && !awake()) {
-      Instant next = kFarFuture;
+      Instant next = is_missed ? now() + kLingeringPoll : kFarFuture;
       for (const Waiter& waiter : waiting_) next = std::min(next, waiter.deadline);
       if (next == kFarFuture) {
         wake_.wait(lock, awake);
@@ -241,7 +288,7 @@ void EngineLoop::expire(Instant at) {
     if (waiter.task) {
       fail_task(*waiter.task, std::move(error));
     } else {
-      waiter.done(std::move(error));
+      waiter.refused(std::move(error));
     }
   }
   waiting_.swap(kept);
@@ -262,12 +309,53 @@ void EngineLoop::expire(Instant at) {
   }
 }
 
-Result<engine::SequenceId> EngineLoop::open(const Waiter& waiter) {
-  engine::PrefixKeeper* const keeper = engine_->prefix_keeper();
-  if (waiter.state) return keeper->open_arriving(waiter.tokens_max, *waiter.state, waiter.range.begin);
-  if (waiter.task == nullptr || keeper == nullptr) return engine_->open(waiter.tokens_max);
-  const Job& job = waiter.task->job;
-  return keeper->open_known(waiter.tokens_max, job.prompt, job.salt);
+Result<engine::SequenceId> EngineLoop::open(const Job& job, std::uint64_t tokens_max) {
+  if (engine::PrefixKeeper* const keeper = engine_->prefix_keeper())
+    return keeper->open_known(tokens_max, job.prompt, job.salt);
+  if (engine::Parking* const parking = engine_->parking()) return parking->open_growing(tokens_max);
+  return engine_->open(tokens_max);
+}
+
+void EngineLoop::close(engine::SequenceId sequence) {
+  engine_->close(sequence);
+  scheduler_.close(sequence);
+  by_sequence_.erase(sequence);
+}
+
+Result<engine::SequenceId> EngineLoop::open(const engine::ArrivingState* state, kv::TokenRange range,
+                                            std::uint64_t tokens_max) {
+  if (state != nullptr) return engine_->prefix_keeper()->open_arriving(tokens_max, *state, range.begin);
+  if (engine::Parking* const parking = engine_->parking()) return parking->open_growing(tokens_max);
+  return engine_->open(tokens_max);
+}
+
+Result<Destination> EngineLoop::open_destination(const scheduler::Claim& claim, kv::TokenRange range,
+                                                 const engine::ArrivingState* state) {
+  ISTHMUS_CHECK(engine_->kv_sink() != nullptr);
+  Destination destination;
+  ISTHMUS_TRY(destination.sequence, open(state, range, claim.tokens_max));
+  scheduler_.open(destination.sequence, claim);
+  Result<std::vector<kv::Binding>> bindings = engine_->kv_sink()->bind(destination.sequence, range);
+  if (!bindings.ok()) {
+    close(destination.sequence);
+    return bindings.error();
+  }
+  destination.bindings = *std::move(bindings);
+  return destination;
+}
+
+Status EngineLoop::start_task(const Waiter& waiter) {
+  Task& task = *waiter.task;
+  ISTHMUS_TRY(task.sequence, open(task.job, waiter.claim.tokens_max));
+  scheduler_.open(task.sequence, waiter.claim);
+  task.is_open = true;
+  task.computed = engine_->length(task.sequence);
+  open_task(waiter.task);
+  return ok_status();
+}
+
+Status EngineLoop::start(const Waiter& waiter) {
+  return waiter.task ? start_task(waiter) : waiter.begin();
 }
 
 // Choices of one prompt come together: but for this each would compute it. A prompt that runs advances or
@@ -295,38 +383,23 @@ void EngineLoop::start_waiting() {
       return waiter.task == nullptr || !is_being_computed(waiter.task->job);
     });
     if (next == waiting_.end()) return;
-    Result<engine::SequenceId> opened = open(*next);
-    if (opened.code() == Code::kExhausted && engine_->usage().sequences > 0) return;
-    Waiter started = std::move(*next);
+    if (!scheduler_.admits(next->claim, engine_->usage().blocks_lingering)) return;
+    const Status started = start(*next);
+    if (started.code() == Code::kExhausted && engine_->usage().sequences > 0) return;
+    const Waiter waiter = std::move(*next);
     waiting_.erase(next);
-    if (!opened.ok()) {
-      if (started.task) {
-        fail_task(*started.task, opened.error());
-      } else {
-        started.done(opened.error());
-      }
-      continue;
-    }
-    if (started.task) {
-      started.task->sequence = *opened;
-      started.task->is_open = true;
-      started.task->computed = engine_->length(*opened);
-      open_task(started.task);
-      continue;
-    }
-    ISTHMUS_CHECK(engine_->kv_sink() != nullptr);
-    Result<std::vector<kv::Binding>> bindings = engine_->kv_sink()->bind(*opened, started.range);
-    if (!bindings.ok()) {
-      engine_->close(*opened);
-      started.done(bindings.error());
+    if (started.ok()) continue;
+    if (waiter.task) {
+      fail_task(*waiter.task, started.error());
     } else {
-      started.done(Destination{*opened, *std::move(bindings)});
+      waiter.refused(started.error());
     }
   }
 }
 
 void EngineLoop::open_task(const std::shared_ptr<Task>& task) {
   tasks_[task->id] = task;
+  by_sequence_[task->sequence] = task;
   const std::uint64_t prompt = task->job.prompt.size();
   if (task->kind == Kind::kResume) {
     task->job.start_by = kFarFuture;
@@ -345,16 +418,30 @@ void EngineLoop::open_task(const std::shared_ptr<Task>& task) {
     if (task->kind == Kind::kGenerate)
       deliver(*task, [known = task->computed](Task& t) { t.events.on_started(known); });
   }
-  const Status added = scheduler_.add(task->id, prompt, task->computed);
+  const Status added = scheduler_.add(task->sequence, prompt, task->computed);
   if (!added.ok()) fail_task(*task, added.error());
 }
 
+// What the scheduler has decided of memory.
+void EngineLoop::make_room() {
+  const scheduler::Moves moves = scheduler_.settle(engine_->usage().blocks_lingering);
+  const auto moved = [this](scheduler::RequestId sequence, const Status& status) {
+    const auto task = by_sequence_.find(static_cast<engine::SequenceId>(sequence));
+    if (!status.ok() && task != by_sequence_.end()) fail_task(*std::shared_ptr(task->second), status.error());
+  };
+  for (const auto& [sequence, blocks] : moves.park)
+    moved(sequence, engine_->parking()->park(static_cast<engine::SequenceId>(sequence), blocks));
+  for (const scheduler::RequestId sequence : moves.unpark)
+    moved(sequence, engine_->parking()->unpark(static_cast<engine::SequenceId>(sequence)));
+}
+
 bool EngineLoop::step() {
+  make_room();
   const std::vector<scheduler::Item> items = scheduler_.next();
   if (items.empty()) return false;
   std::vector<engine::StepItem> batch;
   for (const scheduler::Item& item : items) {
-    Task& task = *tasks_.at(item.request);
+    Task& task = *by_sequence_.at(static_cast<engine::SequenceId>(item.request));
     task.job.start_by = kFarFuture;  // It has begun.
     const std::span<const engine::TokenId> tokens =
         item.is_decode ? std::span(task.generated).last(1)
@@ -364,13 +451,13 @@ bool EngineLoop::step() {
   const Result<engine::StepOutput> output = engine_->step(batch);
   if (!output.ok()) {
     ISTHMUS_LOG(kError, "engine step failed", "why=\"{}\"", output.error().text());
-    for (const scheduler::Item& item : items) fail_task(*tasks_.at(item.request), output.error());
+    for (const engine::StepItem& item : batch) fail_task(*by_sequence_.at(item.sequence), output.error());
     return true;
   }
   scheduler_.ran(items);
   std::uint64_t row = 0;
   for (std::size_t i = 0; i < items.size(); ++i) {
-    const auto task = tasks_.at(items[i].request);
+    const auto task = by_sequence_.at(batch[i].sequence);
     task->computed = items[i].end;
     if (!items[i].is_decode) {
       counted_.prompt_tokens_computed += items[i].end - items[i].begin;
@@ -410,7 +497,7 @@ void EngineLoop::after_prefill_chunk(Task& task, const scheduler::Item& item) {
 void EngineLoop::accept_token(Task& task, GeneratedToken token) {
   const bool ends = !task.job.ignores_end && is_end_(token.id);
   if (task.kind == Kind::kPrefill) {
-    scheduler_.remove(task.id);  // The sequence stays open: exports may point into it.
+    scheduler_.remove(task.sequence);  // It stays open: exports may point into it.
     deliver(task, [token = token.id, ends](Task& t) { t.prefill.on_prefilled(token, ends); });
     return;
   }
@@ -428,8 +515,7 @@ void EngineLoop::accept_token(Task& task, GeneratedToken token) {
 
 void EngineLoop::end_task(Task& task) {
   const auto keep = tasks_.extract(task.id);
-  scheduler_.remove(task.id);
-  if (task.is_open) engine_->close(task.sequence);
+  if (task.is_open) close(task.sequence);
   task.is_open = false;
 }
 
@@ -443,7 +529,7 @@ void EngineLoop::fail_task(Task& task, Error error) {
     }
   });
   if (task.kind == Kind::kPrefill && task.is_open) {
-    scheduler_.remove(task.id);  // What was exported may be read until finish_prefill().
+    scheduler_.remove(task.sequence);  // What was exported may be read until finish_prefill().
   } else {
     end_task(task);
   }
@@ -463,6 +549,8 @@ void EngineLoop::remember_stats() {
   counted_.usage = engine_->usage();
   counted_.jobs_running = static_cast<std::uint32_t>(tasks_.size());
   counted_.jobs_waiting = static_cast<std::uint32_t>(waiting_.size());
+  counted_.jobs_preempted = static_cast<std::uint32_t>(scheduler_.room().preempted);
+  counted_.preemptions = scheduler_.room().preemptions;
   const std::lock_guard lock(mutex_);
   stats_ = counted_;
   sequences_.clear();
@@ -470,7 +558,8 @@ void EngineLoop::remember_stats() {
     const std::string_view kind = task->kind == Kind::kGenerate  ? "generate"
                                   : task->kind == Kind::kPrefill ? "prefill"
                                                                  : "resume";
-    sequences_.push_back({id, kind, task->job.prompt.size(), task->computed, task->generated.size()});
+    sequences_.push_back({id, kind, task->job.prompt.size(), task->computed, task->generated.size(),
+                          scheduler_.is_preempted(task->sequence)});
   }
 }
 

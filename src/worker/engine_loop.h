@@ -83,6 +83,8 @@ struct EngineLoopStats {
   // Of prompts that the engine was asked to know the beginning of; and how many it knew.
   std::uint64_t prefix_tokens_queried = 0, prefix_tokens_known = 0;
   std::uint32_t jobs_running = 0, jobs_waiting = 0;
+  std::uint32_t jobs_preempted = 0;  // Of those running.
+  std::uint64_t preemptions = 0;
 };
 
 // A job in the engine, for people.
@@ -90,6 +92,7 @@ struct SequenceView {
   JobId job = 0;
   std::string_view kind;  // "generate", "prefill" (for a consumer), "resume" (of a state handed over)
   std::uint64_t prompt = 0, computed = 0, generated = 0;  // Tokens.
+  bool is_preempted = false;
 };
 
 class EngineLoop {
@@ -127,9 +130,11 @@ class EngineLoop {
   Result<JobId> resume(engine::SequenceId destination, Job job, engine::TokenId first, JobEvents events);
   // No event of this job is delivered after it returns. Unknown ids are ignored.
   void cancel(JobId job);
-  // `use` runs between two steps on the engine's thread, so nobody else's sequence moves meanwhile; then
-  // `done`.
-  void borrow(std::function<void(engine::Engine&)> use, std::function<void()> done);
+  // `use` runs between two steps on the engine's thread, so nobody else's sequence moves meanwhile, and has
+  // room for a sequence of `tokens` that it opens and closes; then `done`. It waits for room before all
+  // others; `done` gets exhausted if none came by `deadline`.
+  void borrow(std::uint64_t tokens, Instant deadline, std::function<void(engine::Engine&)> use,
+              std::function<void(Status)> done);
 
  private:
   enum class Kind : std::uint8_t { kGenerate, kPrefill, kResume };
@@ -142,12 +147,23 @@ class EngineLoop {
   // Engine thread.
   bool run_commands(bool may_wait);
   void start_waiting();
-  Result<engine::SequenceId> open(const Waiter& waiter);
+  // exhausted if it has to wait on.
+  Status start(const Waiter& waiter);
+  Status start_task(const Waiter& waiter);
+  Result<Destination> open_destination(const scheduler::Claim& claim, kv::TokenRange range,
+                                       const engine::ArrivingState* state);
+  Result<engine::SequenceId> open(const engine::ArrivingState* state, kv::TokenRange range,
+                                  std::uint64_t tokens_max);
+  Status begin_at_once(const scheduler::Claim& claim, std::uint64_t known,
+                       const std::function<Status()>& begin);
+  Result<engine::SequenceId> open(const Job& job, std::uint64_t tokens_max);
+  void close(engine::SequenceId sequence);
   // A prompt that runs now will have computed more of this one's beginning than it has.
   bool is_being_computed(const Job& job) const;
   void expire(Instant at);
   void open_task(const std::shared_ptr<Task>& task);
   bool step();  // False: there was nothing to run.
+  void make_room();
   void after_prefill_chunk(Task& task, const scheduler::Item& item);
   void accept_token(Task& task, GeneratedToken token);
   void end_task(Task& task);
@@ -170,6 +186,7 @@ class EngineLoop {
   // Engine thread.
   scheduler::Scheduler scheduler_;
   std::map<JobId, std::shared_ptr<Task>> tasks_;
+  std::map<engine::SequenceId, std::shared_ptr<Task>> by_sequence_;  // The same.
   std::deque<Waiter> waiting_;
   EngineLoopStats counted_;
 

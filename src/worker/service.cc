@@ -473,6 +473,8 @@ http::Response Service::metrics() {
           "Prompt tokens of states handed over that were here already and didn't cross",
           arrivals_->tokens_known(), shown_.arriving_known);
   }
+  count("isthmus_preemptions_total", "Times that a running sequence had to wait for others' memory",
+        stats.preemptions, shown_.preemptions);
   const auto set = [&](const char* name, const char* help, double value, const MetricLabels& labels = {}) {
     metrics_.gauge(name, help, labels).set(value);
   };
@@ -481,6 +483,12 @@ http::Response Service::metrics() {
   set("isthmus_engine_blocks_kept", "KV blocks of computed prompts that nobody holds",
       static_cast<double>(stats.usage.blocks_kept));
   set("isthmus_engine_kv_bytes_used", "KV memory in use", static_cast<double>(stats.usage.kv_bytes_used));
+  set("isthmus_engine_blocks_parked", "KV blocks of preempted sequences beside the pool",
+      static_cast<double>(stats.usage.blocks_parked));
+  set("isthmus_engine_kv_bytes_parked", "KV memory of these",
+      static_cast<double>(stats.usage.blocks_parked * engine_.info().block_tokens *
+                          engine_.info().kv_bytes_per_token));
+  set("isthmus_jobs_preempted", "Jobs in the engine that wait for others' memory", stats.jobs_preempted);
   set("isthmus_jobs_running", "Jobs in the engine", stats.jobs_running);
   set("isthmus_jobs_waiting", "Jobs that wait for the engine", stats.jobs_waiting);
   const handoff::Ledger& ledger = agent_.ledger();

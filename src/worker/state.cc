@@ -88,7 +88,8 @@ json::Value engine_of(const EngineLoop& engine) {
                                       {"kind", sequence.kind},
                                       {"prompt_tokens", sequence.prompt},
                                       {"computed_tokens", sequence.computed},
-                                      {"generated_tokens", sequence.generated}}));
+                                      {"generated_tokens", sequence.generated},
+                                      {"preempted", sequence.is_preempted}}));
   }
   return json::object({{"name", info.name},
                        {"version", info.version},
@@ -101,10 +102,13 @@ json::Value engine_of(const EngineLoop& engine) {
                        {"blocks_used", stats.usage.blocks_used},
                        {"blocks_kept", stats.usage.blocks_kept},
                        {"blocks_total", stats.usage.blocks_total},
+                       {"blocks_parked", stats.usage.blocks_parked},
                        {"kv_bytes_used", stats.usage.kv_bytes_used},
                        {"kv_bytes_total", stats.usage.kv_bytes_total},
                        {"jobs_running", stats.jobs_running},
                        {"jobs_waiting", stats.jobs_waiting},
+                       {"jobs_preempted", stats.jobs_preempted},
+                       {"preemptions", stats.preemptions},
                        {"prompt_tokens_computed", stats.prompt_tokens_computed},
                        {"prompt_tokens_adopted", stats.prompt_tokens_adopted},
                        {"prefix_tokens_queried", stats.prefix_tokens_queried},

@@ -17,9 +17,13 @@ namespace {
 // Staging of all handoffs under way: eight handoffs of eight 1 MiB slots.
 constexpr std::uint64_t kStagingBytes = std::uint64_t{64} << 20;
 
-handoff::Capacity capacity_of(const engine::Engine& engine) {
+// What may be promised: the pool, and where blocks of those that wait can be parked.
+handoff::Capacity capacity_of(engine::Engine& engine) {
   const engine::EngineUsage usage = engine.usage();
-  return {.kv = {.bytes = usage.kv_bytes_total, .blocks = usage.blocks_total},
+  const engine::EngineInfo& info = engine.info();
+  const std::uint64_t parked = engine.parking() == nullptr ? 0 : engine.parking()->blocks();
+  return {.kv = {.bytes = usage.kv_bytes_total + parked * info.block_tokens * info.kv_bytes_per_token,
+                 .blocks = usage.blocks_total + parked},
           .staging_bytes = kStagingBytes};
 }
 

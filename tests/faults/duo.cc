@@ -222,8 +222,8 @@ bool Duo::is_bare(const Node& node) {
   const worker::EngineLoopStats stats = node.worker->engine().stats();
   const handoff::Ledger& ledger = node.worker->agent().ledger();
   return ledger.live() == 0 && ledger.check().ok() && stats.usage.sequences == 0 &&
-         stats.usage.kv_bytes_used == 0 && stats.usage.blocks_used == 0 && stats.jobs_running == 0 &&
-         stats.jobs_waiting == 0;
+         stats.usage.kv_bytes_used == 0 && stats.usage.blocks_used == 0 && stats.usage.blocks_parked == 0 &&
+         stats.jobs_running == 0 && stats.jobs_waiting == 0;
 }
 
 bool Duo::settled() {

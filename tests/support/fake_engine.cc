@@ -94,7 +94,8 @@ struct Held final : engine::HeldPrefix {
 class FakeEngine final : public engine::Engine,
                          public engine::KvSource,
                          public engine::KvSink,
-                         public engine::PrefixKeeper {
+                         public engine::PrefixKeeper,
+                         public engine::Parking {
  public:
   explicit FakeEngine(const FakeEngineOptions& options) : options_(options), descriptor_(describe(options)) {
     const kv::Layout layout = *descriptor_.layout(0, 0);
@@ -126,6 +127,7 @@ class FakeEngine final : public engine::Engine,
   engine::KvSource* kv_source() override { return this; }
   engine::KvSink* kv_sink() override { return this; }
   engine::PrefixKeeper* prefix_keeper() override { return options_.keeps_arrived ? this : nullptr; }
+  engine::Parking* parking() override { return block_tokens_ == 0 ? nullptr : this; }
 
   engine::EngineUsage usage() const override {
     const std::uint64_t used = extent_ - free_.size();
@@ -134,7 +136,8 @@ class FakeEngine final : public engine::Engine,
             .kv_bytes_used = used * (bytes_ / extent_),
             .kv_bytes_total = bytes_,
             .blocks_used = block_tokens_ == 0 ? 0 : used,
-            .blocks_total = block_tokens_ == 0 ? 0 : extent_};
+            .blocks_total = block_tokens_ == 0 ? 0 : extent_,
+            .blocks_parked = parked_};
   }
 
   Result<engine::SequenceId> open(std::uint64_t tokens_max) override {
@@ -156,11 +159,7 @@ class FakeEngine final : public engine::Engine,
         sequence.units.push_back(static_cast<std::uint32_t>(*first + i));
       std::erase_if(free_, [&](std::uint32_t row) { return row >= *first && row < *first + need; });
     } else {
-      for (std::uint64_t i = 0; i < need; ++i) {
-        const std::size_t at = (i * 7 + next_) % free_.size();
-        sequence.units.push_back(free_[at]);
-        free_.erase(free_.begin() + static_cast<std::ptrdiff_t>(at));
-      }
+      add_blocks(sequence, need);
     }
     sequence.room = tokens_max;
     return next_++;
@@ -169,6 +168,7 @@ class FakeEngine final : public engine::Engine,
   void close(engine::SequenceId id) override {
     const Sequence sequence = sequences_.at(id);
     for (const std::uint32_t unit : sequence.units) free_.push_back(unit);
+    parked_ -= sequence.parked.size();
     sequences_.erase(id);
   }
 
@@ -182,6 +182,8 @@ class FakeEngine final : public engine::Engine,
       Sequence& sequence = sequences_.at(item.sequence);
       if (sequence.length + item.tokens.size() > sequence.room)
         return Error{Code::kExhausted, "the sequence is full"};
+      if (!sequence.parked.empty()) return Error{Code::kInvalidArgument, "the sequence is parked"};
+      ISTHMUS_TRY(grow(sequence, sequence.length + item.tokens.size()));
       write(sequence, item.tokens);
       computed_ += item.tokens.size();
       for (std::uint32_t i = 0; i < item.logits; ++i, ++rows)
@@ -201,6 +203,7 @@ class FakeEngine final : public engine::Engine,
   }
 
   Result<std::vector<kv::Binding>> bind(engine::SequenceId id, kv::TokenRange range) override {
+    ISTHMUS_TRY(grow(sequences_.at(id), range.end));
     return std::vector{binding(sequences_.at(id), range)};
   }
   Status adopt(engine::SequenceId id, kv::TokenRange range) override {
@@ -213,7 +216,7 @@ class FakeEngine final : public engine::Engine,
 
   Result<engine::SequenceId> open_known(std::uint64_t tokens_max, std::span<const engine::TokenId>,
                                         const std::optional<std::string>&) override {
-    return open(tokens_max);
+    return block_tokens_ == 0 ? open(tokens_max) : open_growing(tokens_max);
   }
   std::unique_ptr<engine::HeldPrefix> hold_arrived(const engine::ArrivingState& state) override {
     std::uint64_t known = 0;
@@ -226,16 +229,57 @@ class FakeEngine final : public engine::Engine,
   // No block is shared: what is known is written anew.
   Result<engine::SequenceId> open_arriving(std::uint64_t tokens_max, const engine::ArrivingState& state,
                                            std::uint64_t known) override {
-    ISTHMUS_TRY(const engine::SequenceId id, open(tokens_max));
+    ISTHMUS_TRY(const engine::SequenceId id,
+                block_tokens_ == 0 ? open(tokens_max) : open_growing(tokens_max));
     Sequence& sequence = sequences_.at(id);
+    if (const Status grown = grow(sequence, known); !grown.ok()) {
+      close(id);
+      return grown.error();
+    }
     if (known > 0) write(sequence, std::span(state.prompt).first(known));
     sequence.arriving = keys_of(state);
     return id;
   }
+  std::uint64_t blocks() const override { return options_.parked_tokens / block_tokens_; }
+  Result<engine::SequenceId> open_growing(std::uint64_t tokens_max) override {
+    if (sequences_.size() >= options_.sequences_max) return Error{Code::kExhausted, "all sequences are open"};
+    sequences_[next_].room = tokens_max;
+    return next_++;
+  }
+  Status park(engine::SequenceId id, std::uint64_t blocks_left) override {
+    Sequence& sequence = sequences_.at(id);
+    while (sequence.units.size() > blocks_left) {
+      if (parked_ == blocks()) return Error{Code::kExhausted, "no room to park"};
+      sequence.parked.insert(sequence.parked.begin(), bytes_of(sequence.units.back()));
+      free_.push_back(sequence.units.back());
+      sequence.units.pop_back();
+      ++parked_;
+    }
+    return ok_status();
+  }
+  Status unpark(engine::SequenceId id) override {
+    Sequence& sequence = sequences_.at(id);
+    if (sequence.parked.size() > free_.size()) return Error{Code::kExhausted, "no room to come back"};
+    const std::size_t first = sequence.units.size();
+    add_blocks(sequence, sequence.parked.size());
+    for (std::size_t i = 0; i < sequence.parked.size(); ++i) {
+      const std::byte* from = sequence.parked[i].data();
+      for (const kv::RegionMemory& region : regions_) {
+        const std::uint64_t size = region.bytes / extent_;
+        std::copy_n(from, size, region.base + sequence.units[first + i] * size);
+        from += size;
+      }
+    }
+    parked_ -= sequence.parked.size();
+    sequence.parked.clear();
+    sequence.read.clear();  // All is read anew.
+    return ok_status();
+  }
 
  private:
   struct Sequence {
-    std::vector<std::uint32_t> units;  // Blocks or rows.
+    std::vector<std::uint32_t> units;            // Blocks or rows.
+    std::vector<std::vector<std::byte>> parked;  // Blocks behind them.
     std::uint64_t length = 0, room = 0;
     std::vector<engine::BlockKey> arriving;
     std::vector<engine::TokenId> read;  // Tokens that have been read back out of the state.
@@ -244,6 +288,32 @@ class FakeEngine final : public engine::Engine,
   std::vector<engine::BlockKey> keys_of(const engine::ArrivingState& state) const {
     return engine::block_keys(engine::BlockChain(descriptor_.digest(), state.origin, state.salt),
                               state.prompt, block_tokens_, state.repeated / block_tokens_);
+  }
+
+  void add_blocks(Sequence& sequence, std::uint64_t count) {
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const std::size_t at = (i * 7 + next_) % free_.size();
+      sequence.units.push_back(free_[at]);
+      free_.erase(free_.begin() + static_cast<std::ptrdiff_t>(at));
+    }
+  }
+
+  Status grow(Sequence& sequence, std::uint64_t tokens) {
+    if (block_tokens_ == 0) return ok_status();
+    const std::uint64_t has = sequence.units.size();
+    const std::uint64_t need = std::max(has, (tokens + block_tokens_ - 1) / block_tokens_) - has;
+    if (need > free_.size()) return Error{Code::kExhausted, "no block is free"};
+    add_blocks(sequence, need);
+    return ok_status();
+  }
+
+  std::vector<std::byte> bytes_of(std::uint32_t block) const {
+    std::vector<std::byte> bytes;
+    for (const kv::RegionMemory& region : regions_) {
+      const std::uint64_t size = region.bytes / extent_;
+      bytes.insert(bytes.end(), region.base + block * size, region.base + (block + 1) * size);
+    }
+    return bytes;
   }
 
   std::optional<std::uint64_t> find_rows(std::uint64_t need) const {
@@ -326,7 +396,7 @@ class FakeEngine final : public engine::Engine,
   std::map<engine::SequenceId, Sequence> sequences_;
   std::set<engine::BlockKey> kept_;
   engine::SequenceId next_ = 1;
-  std::uint64_t computed_ = 0;
+  std::uint64_t computed_ = 0, parked_ = 0;
   std::vector<float> logits_;
 };
 

@@ -23,6 +23,7 @@ struct FakeEngineOptions {
   std::string storage = "llamacpp:f16";  // Of the catalogue, with f16, f32 or u8 by token.
   std::string lineage = "fake-model";
   std::uint64_t kv_tokens = 8192;
+  std::uint64_t parked_tokens = 0;  // Of storages with blocks.
   std::uint32_t sequences_max = 8;
   std::uint32_t step_tokens_max = 512;
   std::uint64_t context_tokens = 4096;
@@ -33,7 +34,7 @@ struct FakeEngineOptions {
   bool keeps_arrived = false;
 };
 
-// A source and a sink.
+// A source and a sink; storages with blocks take them as they grow, and can be parked.
 std::unique_ptr<engine::Engine> make_fake_engine(const FakeEngineOptions& options);
 // One token a byte; the chat template joins "role: content" lines.
 std::shared_ptr<const engine::Tokenizer> make_fake_tokenizer();

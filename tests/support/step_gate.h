@@ -12,10 +12,13 @@ namespace isthmus::support {
 // Any thread. Must be opened before the engine is destroyed, whose thread may stand here.
 class StepGate {
  public:
-  // `steps` more steps pass from now on; the next one waits.
+  // `steps` more steps pass from now on, beside one that waits; the next one waits.
   void hold_after(std::uint64_t steps) {
-    const std::lock_guard lock(mutex_);
-    allowed_ = begun_ + steps;
+    {
+      const std::lock_guard lock(mutex_);
+      allowed_ = begun_ + steps;
+    }
+    opened_.notify_all();
   }
   void open() {
     {

@@ -57,6 +57,7 @@ class TappedEngine final : public engine::Engine,
     return engine_->kv_source() == nullptr || !tap_.on_export ? engine_->kv_source() : this;
   }
   engine::KvSink* kv_sink() override { return engine_->kv_sink() == nullptr ? nullptr : this; }
+  engine::Parking* parking() override { return engine_->parking(); }
   engine::PrefixKeeper* prefix_keeper() override {
     return tap_.keeps_prefixes ? this : engine_->prefix_keeper();
   }

@@ -12,8 +12,8 @@
 
 namespace isthmus::worker {
 
-// By engine, kv_type, model_path, threads, kv_tokens, sequences_max and isa. Errors: invalid_argument (no
-// such engine), those of the engine.
+// By engine, kv_type, model_path, threads, kv_tokens, parked_tokens, role, sequences_max and isa. Errors:
+// invalid_argument (no such engine), those of the engine.
 Result<std::unique_ptr<engine::Engine>> make_engine(const WorkerOptions& options);
 // Of the model file, whichever engine runs it.
 Result<std::unique_ptr<engine::Tokenizer>> make_tokenizer(const std::string& model_path);

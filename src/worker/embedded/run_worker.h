@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,9 @@ struct WorkerOptions {
   std::string isa = "native";
   std::string activations = "f32";  // Of OpenVINO: "int8" rounds them, which is faster and less exact.
   std::uint64_t kv_tokens = 16384;  // KV memory, of all sequences together.
+  // Room beside that for blocks of sequences that wait. Not given: half of kv_tokens where an engine can and
+  // something is decoded, else 0.
+  std::optional<std::uint64_t> parked_tokens{};
   std::uint32_t sequences_max = 8;
   std::uint32_t request_timeout_s = 120;
   double queue_wait_s = 30;         // For a place in the engine; a request that gets none in time is refused.
