@@ -157,7 +157,7 @@ void World::lie_to_consumer() {
       wire::Abort{address, Code::kAborted, "a lie", {}},
       wire::Restart{{address.handoff, address.attempt, address.generation + 1}},
       wire::Renewed{{{address, static_cast<std::uint64_t>(between(0, 2)), 0}}},
-      wire::Validity{address, 1, false},  // Of a direct read its yes would be believed.
+      wire::Validity{address, 1, chance(0.5)},
   };
   deliver_control(link, true, *wire::encode(frames[kind]));
   // Few handoffs are ever in it, and for long.

@@ -56,6 +56,17 @@ bool is_for_consumer(const Frame& frame, const Id128& local) {
            std::holds_alternative<Done>(frame) || std::holds_alternative<Valid>(frame));
 }
 
+namespace {
+
+void write_address(ByteWriter& writer, const Address& address) {
+  writer.id(address.handoff.consumer);
+  writer.number(address.handoff.sequence);
+  writer.number(address.attempt);
+  writer.number(address.generation);
+}
+
+}  // namespace
+
 Mac open_proof(const Key& session_key, const Id128& nonce, const HandoffId& handoff, std::uint32_t attempt) {
   ByteWriter writer;
   writer.text("isthmus open");
@@ -69,10 +80,7 @@ Mac open_proof(const Key& session_key, const Id128& nonce, const HandoffId& hand
 Mac seal_mac(const Key& session_key, const Seal& seal) {
   ByteWriter writer;
   writer.text("isthmus seal");
-  writer.id(seal.address.handoff.consumer);
-  writer.number(seal.address.handoff.sequence);
-  writer.number(seal.address.attempt);
-  writer.number(seal.address.generation);
+  write_address(writer, seal.address);
   writer.digest(seal.plan);
   writer.number(seal.tokens.begin);
   writer.number(seal.tokens.end);
@@ -81,6 +89,23 @@ Mac seal_mac(const Key& session_key, const Seal& seal) {
   writer.number(static_cast<std::uint32_t>(seal.first_tokens.size()));
   for (const std::int32_t token : seal.first_tokens) writer.number(token);
   writer.number(static_cast<std::uint32_t>(seal.finish));
+  return hmac_sha256(session_key, writer.bytes());
+}
+
+Mac valid_mac(const Key& session_key, const Valid& valid) {
+  ByteWriter writer;
+  writer.text("isthmus valid");
+  write_address(writer, valid.address);
+  writer.number(valid.number);
+  return hmac_sha256(session_key, writer.bytes());
+}
+
+Mac validity_mac(const Key& session_key, const Validity& validity) {
+  ByteWriter writer;
+  writer.text("isthmus validity");
+  write_address(writer, validity.address);
+  writer.number(validity.number);
+  writer.number(std::uint32_t{validity.is_valid});
   return hmac_sha256(session_key, writer.bytes());
 }
 

@@ -268,6 +268,7 @@ struct Renewed {
 struct Valid {
   Address address;
   std::uint64_t number = 0;
+  Mac mac{};  // Under the session key, over all fields above (valid_mac).
   friend bool operator==(const Valid&, const Valid&) = default;
 };
 
@@ -276,6 +277,7 @@ struct Validity {
   Address address;
   std::uint64_t number = 0;
   bool is_valid = false;
+  Mac mac{};  // Likewise (validity_mac).
   friend bool operator==(const Validity&, const Validity&) = default;
 };
 
@@ -387,6 +389,8 @@ Result<Frame> decode(std::span<const std::byte> bytes);
 // MACs under a session key.
 Mac open_proof(const Key& session_key, const Id128& nonce, const HandoffId& handoff, std::uint32_t attempt);
 Mac seal_mac(const Key& session_key, const Seal& seal);
+Mac valid_mac(const Key& session_key, const Valid& valid);
+Mac validity_mac(const Key& session_key, const Validity& validity);
 
 // Durations cross as whole milliseconds: leases are rounded down, so that no one counts on time not granted.
 std::uint64_t to_ms(Duration duration);  // Negative: 0.

@@ -136,6 +136,16 @@ void check(const v1::Renewed& in, Bounds& bounds) {
   for (const v1::RenewedItem& item : in.items()) check(item.address(), bounds);
 }
 
+void check(const v1::Valid& in, Bounds& bounds) {
+  check(in.address(), bounds);
+  check_mac("valid.mac", in.mac(), bounds);
+}
+
+void check(const v1::Validity& in, Bounds& bounds) {
+  check(in.address(), bounds);
+  check_mac("validity.mac", in.mac(), bounds);
+}
+
 void check(const v1::GroupBegin& in, Bounds& bounds) {
   if (in.tokens() == 0) bounds.fail("group_begin.tokens", "there is nothing to fetch");
   bounds.between("group_begin.members", static_cast<std::uint64_t>(in.members_size()), 1, kGroupMembersMax);

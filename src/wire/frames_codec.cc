@@ -377,20 +377,22 @@ Result<Frame> get(const v1::Renewed& in) {
 void put(const Valid& frame, v1::Frame& out) {
   put(frame.address, *out.mutable_valid()->mutable_address());
   out.mutable_valid()->set_number(frame.number);
+  out.mutable_valid()->set_mac(mac_text(frame.mac));
 }
 
 Result<Frame> get(const v1::Valid& in) {
-  return Frame(Valid{get(in.address()), in.number()});
+  return Frame(Valid{get(in.address()), in.number(), get_mac(in.mac())});
 }
 
 void put(const Validity& frame, v1::Frame& out) {
   put(frame.address, *out.mutable_validity()->mutable_address());
   out.mutable_validity()->set_number(frame.number);
   out.mutable_validity()->set_is_valid(frame.is_valid);
+  out.mutable_validity()->set_mac(mac_text(frame.mac));
 }
 
 Result<Frame> get(const v1::Validity& in) {
-  return Frame(Validity{get(in.address()), in.number(), in.is_valid()});
+  return Frame(Validity{get(in.address()), in.number(), in.is_valid(), get_mac(in.mac())});
 }
 
 void put(const GroupBegin& frame, v1::Frame& out) {

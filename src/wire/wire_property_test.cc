@@ -207,9 +207,9 @@ Frame frame_of_ends(std::size_t kind) {
                          any<std::uint64_t>(),
                          any<std::uint32_t>()};
     case 7:
-      return Valid{address(), any<std::uint64_t>()};
+      return Valid{address(), any<std::uint64_t>(), mac()};
     case 8:
-      return Validity{address(), any<std::uint64_t>(), any<bool>()};
+      return Validity{address(), any<std::uint64_t>(), any<bool>(), mac()};
     default:
       return Renewed{several(
           kRenewalsMax, [] { return Renewed::Item{address(), any<std::uint64_t>(), any<std::uint64_t>()}; })};

@@ -120,8 +120,8 @@ std::vector<Frame> all_frames() {
       Restart{address()},
       Renew{{{address(), 5, 6}, {address(), 7, 8}}},
       Renewed{{{address(), 5, 9000}}},
-      Valid{address(), 5},
-      Validity{address(), 5, true},
+      Valid{address(), 5, mac(5)},
+      Validity{address(), 5, true, mac(6)},
       GroupBegin{
           3, 600, digest, 30000, {{0, 1, "ticket", {"tcp://h:1", "shm://h/x"}}, {1, 2}}, {{1, 5000, 7}}},
       GroupWord{3, GroupWordKind::kEnd, 1, Code::kAborted, "a rank is gone", 7,
@@ -719,9 +719,12 @@ TEST(Vectors, TicketHeaderAndFramesAreAsWritten) {
   frames.pop_back();
   expect_vector("frames.hex", frames);
   const Seal seal = std::get<Seal>(all_frames().at(9));
-  expect_vector("macs.txt", fmt::format("open_proof {}\nseal_mac {}",
-                                        hex(open_proof(key(5), {1, 2}, address().handoff, 1)),
-                                        hex(seal_mac(key(5), seal))));
+  const Validity validity{address(), 5, true};
+  expect_vector(
+      "macs.txt",
+      fmt::format("open_proof {}\nseal_mac {}\nvalid_mac {}\nvalidity_mac {}",
+                  hex(open_proof(key(5), {1, 2}, address().handoff, 1)), hex(seal_mac(key(5), seal)),
+                  hex(valid_mac(key(5), Valid{address(), 5})), hex(validity_mac(key(5), validity))));
 }
 
 }  // namespace

@@ -16,8 +16,11 @@ void ConsumerCore::confirm(Entry& entry, Instant now, ConsumerActions& out) {
 void ConsumerCore::ask_again(Entry& entry, Instant now, ConsumerActions& out) {
   if (entry.begin.is_member && !entry.is_decided)
     out.push_back(Verified{entry.address.handoff, entry.address.attempt, entry.begin.tag, *entry.seal});
-  if (entry.begin.is_direct && !entry.is_valid)
-    send(entry, wire::Valid{entry.address, ++entry.valid_number}, out);
+  if (entry.begin.is_direct && !entry.is_valid) {
+    wire::Valid valid{entry.address, ++entry.valid_number};
+    valid.mac = wire::valid_mac(entry.session_key, valid);
+    send(entry, valid, out);
+  }
   entry.resend_at = now + options_.timings.resend_interval;
   arm(entry);
 }
@@ -27,6 +30,7 @@ void ConsumerCore::on_validity(Entry& entry, const wire::Validity& validity, Ins
   const bool asked = validity.number > 0 && validity.number <= entry.valid_number &&
                      validity.address.generation == entry.address.generation;
   if (entry.state != ConsumerState::kConfirming || !entry.begin.is_direct || !asked || entry.is_valid) return;
+  if (!equal_constant_time(wire::validity_mac(entry.session_key, validity), validity.mac)) return;
   if (!validity.is_valid) {
     const Error why{Code::kAborted, "the producer's pages were revoked while they were read"};
     return end(entry, TerminalKind::kExpired, why, Tell::kAbort, now, out);

@@ -646,9 +646,12 @@ std::optional<wire::Renewed::Item> ProducerCore::renew_one(const wire::Renewal& 
   return answer;
 }
 
-// Stateless: what it says is of this moment, and nothing is different afterwards.
+// Stateless: what it says is of this moment, and nothing is different afterwards. A question that isn't the
+// consumer's own would have an answer before it asks, and that would pass for one to its first.
 void ProducerCore::on_valid(SessionId session, const wire::Valid& valid, Instant now, ProducerActions& out) {
   meet(find(valid.address.handoff), ProducerEvent::kValid);
+  const Key& key = peer(session)->session_key;
+  if (!equal_constant_time(wire::valid_mac(key, valid), valid.mac)) return;
   Entry* entry = find(valid.address.handoff, valid.address.attempt);
   if (entry == nullptr && mutation(Mutation::kValidIgnoresAttempt))
     entry = successor_of(valid.address.handoff);
@@ -657,7 +660,9 @@ void ProducerCore::on_valid(SessionId session, const wire::Valid& valid, Instant
                         now < entry->lease_end &&
                         entry->attempt->seal->address.generation == valid.address.generation &&
                         entry->generation == valid.address.generation;
-  out.push_back(SendFrame{session, wire::Validity{valid.address, valid.number, is_valid}});
+  wire::Validity validity{valid.address, valid.number, is_valid};
+  validity.mac = wire::validity_mac(key, validity);
+  out.push_back(SendFrame{session, validity});
   if (is_valid && mutation(Mutation::kValidFrees))
     end_attempt(*entry, {TerminalKind::kDone, ok_status(), true, false, "done"}, now, out);
 }
