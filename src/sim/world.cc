@@ -45,13 +45,15 @@ void World::trace(std::string_view what) {
 }
 
 // The producer's lease has run out: no consumer may still count on it. Clocks that stop make leases void, so
-// that only what is owned is judged then.
+// that only what is owned is judged then. Who opens an attempt in the consumer's name has its lease begin
+// before the consumer asks.
 void World::check_lease(const Id128& reservation) {
   for (std::size_t index = kProducers; index < kAgents; ++index) {
     Agent& agent = *agents_[index];
     if (!agent.alive || agent.clock_lost != Duration::zero()) continue;
     for (const auto& [sequence, memory] : agent.memory) {
-      if (memory->ended || requests_[memory->request]->reservation != reservation) continue;
+      const Request& request = *requests_[memory->request];
+      if (memory->ended || request.lied || request.reservation != reservation) continue;
       const auto view = agent.consumer->find_view({agent.incarnation, sequence});
       const bool counts = view && view->state >= ConsumerState::kPlanning &&
                           view->state <= ConsumerState::kVerifying && view->lease_end != kFarFuture;
