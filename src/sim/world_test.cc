@@ -23,7 +23,7 @@ TEST(HandoffWorld, EveryStateIsOwnedWhenNothingFails) {
 }
 
 TEST(HandoffWorld, RulesHoldUnderEveryFault) {
-  const Summary sum = run_handoffs({.first = 1, .seeds = 60}, [](const Summary&) {});
+  const Summary sum = run_handoffs({.first = 1, .seeds = 120}, [](const Summary&) {});
   for (const BrokenSeed& broken : sum.broken) {
     ADD_FAILURE() << fmt::format("{}", fmt::join(broken.violations, "\n"))
                   << "\nreplay: isthmus sim handoff --first " << broken.seed << " --seeds 1";
