@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <memory>
 #include <span>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "cli/print.h"
 #include "engine/api/engine.h"
 #include "engine/api/run_tokens.h"
+#include "engine/api/sampler.h"
 #include "engine/api/tokenizer.h"
 #include "engine/probe/probe.h"
 #include "http/json.h"
@@ -69,7 +69,7 @@ Result<Tokens> go_on(Live& live, engine::SequenceId sequence, std::uint32_t coun
   while (said.size() < count) {
     ISTHMUS_TRY(const std::vector<float> row,
                 engine::run_tokens(*live.engine, sequence, std::span(&next, 1)));
-    next = static_cast<engine::TokenId>(std::max_element(row.begin(), row.end()) - row.begin());
+    next = engine::likeliest(row);
     if (live.tokenizer->is_end_of_generation(next)) break;
     said.push_back(next);
   }

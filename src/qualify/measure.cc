@@ -2,25 +2,12 @@
 // See measure.h.
 #include "qualify/measure.h"
 
-#include <algorithm>
 #include <cmath>
 #include <utility>
 
+#include "engine/api/sampler.h"
+
 namespace isthmus::qualify {
-namespace {
-
-double log_sum(std::span<const float> row) {
-  const double top = *std::max_element(row.begin(), row.end());
-  double sum = 0;
-  for (const float value : row) sum += std::exp(static_cast<double>(value) - top);
-  return top + std::log(sum);
-}
-
-engine::TokenId likeliest_of(std::span<const float> row) {
-  return static_cast<engine::TokenId>(std::max_element(row.begin(), row.end()) - row.begin());
-}
-
-}  // namespace
 
 Result<Tokens> own_answer(engine::Engine& engine, const Tokens& prompt) {
   ISTHMUS_TRY(const engine::SequenceId sequence, engine.open(prompt.size() + kForced));
@@ -57,7 +44,7 @@ Reference::Reference(const Logits& rows, const Tokens& forced, std::size_t vocab
   probabilities_.reserve(rows.size());
   for (std::size_t at = 0; at < rows.size(); at += vocabulary) {
     const std::span<const float> row(rows.data() + at, vocabulary);
-    const double sum = log_sum(row);
+    const double sum = engine::log_sum(row);
     double term = 0;
     for (const float value : row) {
       const double log_p = static_cast<double>(value) - sum;
@@ -66,18 +53,18 @@ Reference::Reference(const Logits& rows, const Tokens& forced, std::size_t vocab
     }
     own_terms_.push_back(term);
     likeliness_.push_back(double{row[static_cast<std::size_t>(forced_[likeliness_.size()])]} - sum);
-    likeliest_.push_back(likeliest_of(row));
+    likeliest_.push_back(engine::likeliest(row));
   }
 }
 
 Reference::Position Reference::position(std::size_t at, std::span<const float> row) const {
-  const double sum = log_sum(row);
+  const double sum = engine::log_sum(row);
   const double* p = probabilities_.data() + at * vocabulary_;
   double crossed = 0;
   for (std::size_t i = 0; i < vocabulary_; ++i) crossed += p[i] * (static_cast<double>(row[i]) - sum);
   return {.likeliness = double{row[static_cast<std::size_t>(forced_[at])]} - sum,
           .kl = own_terms_[at] - crossed,
-          .likeliest = likeliest_of(row)};
+          .likeliest = engine::likeliest(row)};
 }
 
 Difference Reference::difference(const Logits& rows) const {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "engine/api/sampler.h"
 #include "net/run_until.h"
 #include "transport/tcp/tcp.h"
 
@@ -141,12 +142,10 @@ Result<HandedOver> Pair::cross(const Tokens& prompt, std::uint64_t room, const P
   ISTHMUS_TRY(result.first_row, produce(offered.reservation));
   kv::TokenChain chain;
   for (const engine::TokenId token : prompt) chain.append(token);
-  const auto first =
-      std::max_element(result.first_row.begin(), result.first_row.end()) - result.first_row.begin();
   producer_->seal(offered.reservation, {.tokens = {0, prompt.size()},
                                         .token_digest = chain.digest(),
                                         .tile_root = {},
-                                        .first_tokens = {static_cast<engine::TokenId>(first)}});
+                                        .first_tokens = {engine::likeliest(result.first_row)}});
   const bool ended = net::run_until(loop_, [&] { return crossing->is_over && is_released; }, kPatience);
   if (!ended) return Error{Code::kDeadlineExceeded, "the handoff did not end"};
   if (!crossing->is_owned) return crossing->ending.error;
@@ -180,14 +179,11 @@ Result<Logits> run_forced(engine::Engine& engine, engine::SequenceId sequence,
 
 Result<Tokens> run_greedy(engine::Engine& engine, engine::SequenceId sequence, const Logits& last_row,
                           std::size_t count) {
-  const auto best = [](std::span<const float> row) {
-    return static_cast<engine::TokenId>(std::max_element(row.begin(), row.end()) - row.begin());
-  };
-  Tokens tokens{best(last_row)};
+  Tokens tokens{engine::likeliest(last_row)};
   while (tokens.size() < count) {
     const engine::StepItem item{sequence, std::span(tokens).last(1), 1};
     ISTHMUS_TRY(const engine::StepOutput output, engine.step({&item, 1}));
-    tokens.push_back(best(output.logits));
+    tokens.push_back(engine::likeliest(output.logits));
   }
   return tokens;
 }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "engine/api/run_tokens.h"
+#include "engine/api/sampler.h"
 #include "kvs/state.h"
 
 namespace isthmus::worker {
@@ -31,20 +32,8 @@ class OpenSequence {
   engine::SequenceId id_;
 };
 
-engine::TokenId likeliest(const Row& row) {
-  return static_cast<engine::TokenId>(std::ranges::max_element(row) - row.begin());
-}
-
-// Log of the sum of exponentials.
-double log_sum(const Row& row) {
-  const double top = *std::ranges::max_element(row);
-  double sum = 0;
-  for (const float logit : row) sum += std::exp(double{logit} - top);
-  return top + std::log(sum);
-}
-
 double kl(const Row& own, const Row& other) {
-  const double of_own = log_sum(own), of_other = log_sum(other);
+  const double of_own = engine::log_sum(own), of_other = engine::log_sum(other);
   double sum = 0;
   for (std::size_t i = 0; i < own.size(); ++i) {
     const double log_own = double{own[i]} - of_own;
@@ -93,7 +82,7 @@ Result<CanaryFindings> compare_with_own(engine::Engine& engine, std::span<const 
   const OpenSequence own(engine, id);
   ISTHMUS_TRY(const Row first_row, engine::run_tokens(engine, own.id(), prompt));
   CanaryFindings findings;
-  findings.first_own = likeliest(first_row);
+  findings.first_own = engine::likeliest(first_row);
   findings.first_handed = first;
   {
     ISTHMUS_TRY(const Exported ours, exported(engine, own.id(), tokens));
@@ -103,8 +92,8 @@ Result<CanaryFindings> compare_with_own(engine::Engine& engine, std::span<const 
   ISTHMUS_TRY(const Row own_row, engine::run_tokens(engine, own.id(), std::span(&first, 1)));
   ISTHMUS_TRY(const Row handed_row, engine::run_tokens(engine, handed, std::span(&first, 1)));
   findings.kl = kl(own_row, handed_row);
-  findings.top_own = likeliest(own_row);
-  findings.top_handed = likeliest(handed_row);
+  findings.top_own = engine::likeliest(own_row);
+  findings.top_handed = engine::likeliest(handed_row);
   return findings;
 }
 

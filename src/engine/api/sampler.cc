@@ -139,10 +139,7 @@ Result<TokenId> sample(std::span<const float> logits, const SamplingParams& para
 
 Scores score(std::span<const float> logits, TokenId token, std::uint32_t top) {
   ISTHMUS_CHECK(token >= 0 && static_cast<std::size_t>(token) < logits.size());
-  const double largest = *std::max_element(logits.begin(), logits.end());
-  double total = 0;
-  for (const float logit : logits) total += std::exp(static_cast<double>(logit) - largest);
-  const double base = largest + std::log(total);
+  const double base = log_sum(logits);
   const auto of = [&](TokenId id) {
     return Score{id, static_cast<double>(logits[static_cast<std::size_t>(id)]) - base};
   };
@@ -156,6 +153,17 @@ Scores score(std::span<const float> logits, TokenId token, std::uint32_t top) {
   });
   std::transform(order.begin(), end, std::back_inserter(scores.top), of);
   return scores;
+}
+
+TokenId likeliest(std::span<const float> logits) {
+  return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+double log_sum(std::span<const float> logits) {
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double total = 0;
+  for (const float logit : logits) total += std::exp(static_cast<double>(logit) - largest);
+  return largest + std::log(total);
 }
 
 }  // namespace isthmus::engine

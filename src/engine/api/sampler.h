@@ -42,4 +42,9 @@ struct Scores {
 // `token` must be one of the row, and `top` is cut to its length.
 Scores score(std::span<const float> logits, TokenId token, std::uint32_t top);
 
+// The largest logit's token, the first of equals. `logits` isn't empty, here and below.
+TokenId likeliest(std::span<const float> logits);
+// Log of the sum of exponentials: a logit less this is its token's log likelihood.
+double log_sum(std::span<const float> logits);
+
 }  // namespace isthmus::engine
