@@ -158,7 +158,8 @@ bench: build  ## measure the crossing, write docs/performance.md
 	@python3 bench/ttft.py $(RELEASE)/isthmus > build/bench/3-ttft.jsonl
 	@python3 bench/peers/peers.py $(RELEASE)/isthmus > build/bench/4-peers.jsonl
 	@python3 bench/peers/conversions.py $(RELEASE)/isthmus > build/bench/5-conversions.jsonl
-	@python3 bench/peers/serving.py $(RELEASE)/isthmus > build/bench/6-serving.jsonl
+	@python3 bench/peers/serving.py $(RELEASE)/isthmus \
+	  --model $(firstword $(wildcard $(ISTHMUS_DEPS_DIR)/models/*.gguf)) > build/bench/6-serving.jsonl
 	@python3 bench/page.py docs/performance.md build/bench/*.jsonl
 
 .PHONY: serving

@@ -11,7 +11,10 @@ archive=$cache/$(sed -n 's/^llama_file=//p' "$root/tools/bootstrap.sh")
 sha256=$(sed -n 's/^llama_sha256=//p' "$root/tools/bootstrap.sh")
 server=$folder/build/bin/llama-server
 [[ -x $server ]] && { echo "$server"; exit; }
-echo "$sha256  $archive" | sha256sum --check --status || { echo "$archive: run make deps first" >&2; exit 1; }
+if ! echo "$sha256  $archive" | sha256sum --check --status; then
+  echo "$archive isn't there: run make bootstrap first" >&2
+  exit 1
+fi
 mkdir -p "$folder/source"
 inside=$(basename "${archive%.tar.gz}")/vendor/llama.cpp
 tar -xzf "$archive" -C "$folder/source" --strip-components=3 "$inside"
