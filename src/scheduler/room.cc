@@ -27,7 +27,6 @@ bool Room::is_preempted(RequestId request) const {
 Room::Usage Room::usage() const {
   Usage usage{.preemptions = preemptions_};
   for (const Holder& holder : holders_) {
-    usage.claimed += holder.claim;
     usage.held += holder.held;
     usage.parked += holder.parked;
     usage.preempted += holder.is_preempted ? 1 : 0;

@@ -57,9 +57,9 @@ class Room {
   bool is_preempted(RequestId request) const;
 
   struct Usage {
-    std::uint64_t claimed = 0, held = 0, parked = 0;  // Blocks.
-    std::uint64_t preempted = 0;                      // Requests.
-    std::uint64_t preemptions = 0;                    // Since the start.
+    std::uint64_t held = 0, parked = 0;  // Blocks.
+    std::uint64_t preempted = 0;         // Requests.
+    std::uint64_t preemptions = 0;       // Since the start.
   };
   Usage usage() const;
 
