@@ -256,8 +256,8 @@ void EngineLoop::thread_main() {
 bool EngineLoop::run_commands(bool may_wait) {
   std::deque<std::function<void()>> commands;
   // What peers still read of closed sequences comes back without a word.
-  const bool is_missed =
-      engine_->usage().blocks_lingering > 0 && (!waiting_.empty() || scheduler_.room().preempted > 0);
+  const bool is_missed = may_wait && (!waiting_.empty() || scheduler_.room().preempted > 0) &&
+                         engine_->usage().blocks_lingering > 0;
   {
     std::unique_lock lock(mutex_);
     const auto awake = [this] { return stopping_ || !commands_.empty(); };
@@ -312,6 +312,10 @@ void EngineLoop::expire(Instant at) {
 Result<engine::SequenceId> EngineLoop::open(const Job& job, std::uint64_t tokens_max) {
   if (engine::PrefixKeeper* const keeper = engine_->prefix_keeper())
     return keeper->open_known(tokens_max, job.prompt, job.salt);
+  return open_empty(tokens_max);
+}
+
+Result<engine::SequenceId> EngineLoop::open_empty(std::uint64_t tokens_max) {
   if (engine::Parking* const parking = engine_->parking()) return parking->open_growing(tokens_max);
   return engine_->open(tokens_max);
 }
@@ -325,8 +329,7 @@ void EngineLoop::close(engine::SequenceId sequence) {
 Result<engine::SequenceId> EngineLoop::open(const engine::ArrivingState* state, kv::TokenRange range,
                                             std::uint64_t tokens_max) {
   if (state != nullptr) return engine_->prefix_keeper()->open_arriving(tokens_max, *state, range.begin);
-  if (engine::Parking* const parking = engine_->parking()) return parking->open_growing(tokens_max);
-  return engine_->open(tokens_max);
+  return open_empty(tokens_max);
 }
 
 Result<Destination> EngineLoop::open_destination(const scheduler::Claim& claim, kv::TokenRange range,
@@ -549,8 +552,9 @@ void EngineLoop::remember_stats() {
   counted_.usage = engine_->usage();
   counted_.jobs_running = static_cast<std::uint32_t>(tasks_.size());
   counted_.jobs_waiting = static_cast<std::uint32_t>(waiting_.size());
-  counted_.jobs_preempted = static_cast<std::uint32_t>(scheduler_.room().preempted);
-  counted_.preemptions = scheduler_.room().preemptions;
+  const scheduler::Room::Usage room = scheduler_.room();
+  counted_.jobs_preempted = static_cast<std::uint32_t>(room.preempted);
+  counted_.preemptions = room.preemptions;
   const std::lock_guard lock(mutex_);
   stats_ = counted_;
   sequences_.clear();

@@ -157,6 +157,7 @@ class EngineLoop {
   Status begin_at_once(const scheduler::Claim& claim, std::uint64_t known,
                        const std::function<Status()>& begin);
   Result<engine::SequenceId> open(const Job& job, std::uint64_t tokens_max);
+  Result<engine::SequenceId> open_empty(std::uint64_t tokens_max);
   void close(engine::SequenceId sequence);
   // A prompt that runs now will have computed more of this one's beginning than it has.
   bool is_being_computed(const Job& job) const;
