@@ -14,7 +14,7 @@ namespace isthmus::engine::llamacpp {
 
 struct Options {
   std::string model_path;  // A GGUF file.
-  std::string lineage;     // Of the descriptor; "": the file's own (spec/identity.md).
+  std::string lineage{};   // Of the descriptor; "": the file's own (spec/identity.md).
   // Its storage is "llamacpp:" + kv_type (kv/catalogue.h):
   //   f16, f32, bf16                       K and V by token; flash attention on
   //   f16_v_transposed, f32_v_transposed, bf16_v_transposed

@@ -6,13 +6,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/digest.h"
-#include "engine/openvino/openvino.h"
+#include "engine/api/sampler.h"
+#include "engine/openvino/test_engine.h"
 
 namespace isthmus::engine::openvino {
 namespace {
@@ -22,19 +21,12 @@ using Tokens = std::vector<TokenId>;
 constexpr std::uint64_t kBlock = 32, kPoolTokens = 1024, kAnswer = 40;
 
 Engine& engine(const std::string& kv_type) {
-  static std::map<std::string, std::unique_ptr<Engine>> engines;
-  auto& slot = engines[kv_type];
-  if (!slot) {
-    auto made = make_openvino({.gguf_path = std::getenv("ISTHMUS_TEST_MODEL"),
-                               .kv_type = kv_type,
-                               .threads = 1,
-                               .kv_tokens = kPoolTokens,
-                               .sequences_max = 6,
-                               .step_tokens_max = 600});
-    if (!made.ok()) ADD_FAILURE() << made.error().text();
-    slot = *std::move(made);
-  }
-  return *slot;
+  static TestEngines engines({.gguf_path = std::getenv("ISTHMUS_TEST_MODEL"),
+                              .threads = 1,
+                              .kv_tokens = kPoolTokens,
+                              .sequences_max = 6,
+                              .step_tokens_max = 600});
+  return engines.of(kv_type);
 }
 
 // Block for block, from the one of the first position that `to` may be written at.
@@ -59,13 +51,6 @@ class OpenvinoArrived : public ::testing::TestWithParam<const char*> {
   void TearDown() override {
     EXPECT_EQ(engine_.usage().sequences, 0u);
     EXPECT_EQ(engine_.usage().blocks_used, 0u);
-  }
-
-  static Tokens some_tokens(std::size_t count, std::size_t kind = 0) {
-    Tokens tokens;
-    for (std::size_t i = 0; i < count; ++i)
-      tokens.push_back(static_cast<TokenId>(300 + (i + 1) * (7919 + 104 * kind) % 40000));
-    return tokens;
   }
 
   ArrivingState state(const Tokens& prompt) const {
@@ -125,7 +110,7 @@ class OpenvinoArrived : public ::testing::TestWithParam<const char*> {
       }
       bits.push_back(digest128(std::as_bytes(output->logits)).hex());
       const auto row = output->logits;
-      token = static_cast<TokenId>(std::max_element(row.begin(), row.end()) - row.begin());
+      token = likeliest(row);
     }
     engine_.close(sequence);
     return bits;

@@ -14,7 +14,7 @@ constexpr std::size_t kRowsMin = 2;
 
 void append(ForwardInput& input, const BatchItem& item) {
   const std::uint64_t context = item.past + item.tokens.size();
-  const std::uint64_t blocks = (context + kBlockTokens - 1) / kBlockTokens;
+  const std::uint64_t blocks = blocks_of(context);
   ISTHMUS_CHECK(!item.tokens.empty() && item.logits <= item.tokens.size() && blocks <= item.blocks.size());
   for (std::size_t i = 0; i < item.tokens.size(); ++i) {
     input.input_ids.push_back(item.tokens[i]);

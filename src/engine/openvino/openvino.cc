@@ -80,12 +80,12 @@ Result<std::unique_ptr<Engine>> make_openvino(const Options& options) {
   ISTHMUS_TRY(probe_packing(*parts.model, parts.descriptor));
 
   // One block more, for padding tokens.
-  const auto blocks = static_cast<std::uint32_t>((options.kv_tokens + kBlockTokens - 1) / kBlockTokens + 1);
+  const auto blocks = static_cast<std::uint32_t>(blocks_of(options.kv_tokens) + 1);
   ISTHMUS_TRY(parts.memory, KvMemory::map({.layers = shape.layers,
                                            .blocks = blocks,
                                            .key_bytes = shape.key_block_bytes,
                                            .value_bytes = shape.value_block_bytes}));
-  const auto places = static_cast<std::uint32_t>((options.parked_tokens + kBlockTokens - 1) / kBlockTokens);
+  const auto places = static_cast<std::uint32_t>(blocks_of(options.parked_tokens));
   ISTHMUS_TRY(parts.parking, ParkingLot::make(parts.memory->shape(), places));
   ISTHMUS_TRY(parts.model->attach(*parts.memory));
   ISTHMUS_TRY(parts.regions, bind_memory(parts.descriptor, *parts.memory));
@@ -97,6 +97,7 @@ Result<std::unique_ptr<Engine>> make_openvino(const Options& options) {
   parts.info.sequences_max = options.sequences_max;
   parts.info.step_tokens_max = options.step_tokens_max;
   parts.info.block_tokens = kBlockTokens;
+  parts.info.repeats_states = true;  // Whatever the batch, the chunks and what is known: docs/exactness.md.
   parts.info.kv_bytes_per_token = parts.memory->shape().bytes_per_block() / kBlockTokens;
   ISTHMUS_LOG(
       kInfo, "engine ready",

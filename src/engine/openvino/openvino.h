@@ -14,7 +14,7 @@ namespace isthmus::engine::openvino {
 
 struct Options {
   std::string gguf_path;
-  std::string lineage;  // Of the descriptor; "": the file's own (spec/identity.md).
+  std::string lineage{};  // Of the descriptor; "": the file's own (spec/identity.md).
   // How KV is stored: "f32", "f16"; "u8", "u4" (per token and head an f32 scale and zero point, then codes);
   // "u8_channel" (V as u8; K with a scale and zero point for each element of a row over a block's tokens).
   std::string kv_type = "u8";

@@ -66,10 +66,6 @@ bool is_exported(const SequenceBlocks& blocks) {
   return blocks.exports.load(std::memory_order_acquire) > 0;
 }
 
-std::uint64_t blocks_of(std::uint64_t tokens) {
-  return (tokens + kBlockTokens - 1) / kBlockTokens;
-}
-
 std::uint32_t take_padding_block(BlockPool& pool) {
   auto acquired = pool.acquire(1);
   ISTHMUS_CHECK(acquired.ok());
@@ -81,10 +77,7 @@ std::uint32_t take_padding_block(BlockPool& pool) {
 OpenvinoEngine::OpenvinoEngine(EngineParts parts)
     : parts_(std::move(parts)),
       pool_(parts_.memory->shape().blocks),
-      padding_block_(take_padding_block(pool_)) {
-  // Whatever the batch, the chunks and what is known: docs/exactness.md, and its tests.
-  parts_.info.repeats_states = true;
-}
+      padding_block_(take_padding_block(pool_)) {}
 
 EngineUsage OpenvinoEngine::usage() const {
   std::map<std::uint32_t, std::uint32_t> returned;  // By closed sequences whose exports are gone.

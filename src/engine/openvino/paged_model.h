@@ -17,6 +17,11 @@ namespace isthmus::engine::openvino {
 // The plugin's block size for paged attention on a CPU; checked against the compiled model.
 inline constexpr std::uint32_t kBlockTokens = 32;
 
+// That so many tokens take.
+inline std::uint64_t blocks_of(std::uint64_t tokens) {
+  return (tokens + kBlockTokens - 1) / kBlockTokens;
+}
+
 struct PagedModelOptions {
   std::string gguf_path;
   std::string kv_type;  // "f32", "f16", "u8", "u8_channel", "u4".

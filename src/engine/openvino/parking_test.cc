@@ -4,16 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdlib>
-#include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/digest.h"
-#include "engine/openvino/openvino.h"
+#include "engine/api/sampler.h"
+#include "engine/openvino/test_engine.h"
 
 namespace isthmus::engine::openvino {
 namespace {
@@ -24,27 +22,13 @@ using Tokens = std::vector<TokenId>;
 constexpr std::uint64_t kPoolTokens = 512, kPoolBlocks = 16, kParkedTokens = 320, kParkedBlocks = 10;
 
 Engine& engine(const std::string& kv_type) {
-  static std::map<std::string, std::unique_ptr<Engine>> engines;
-  auto& slot = engines[kv_type];
-  if (!slot) {
-    auto made = make_openvino({.gguf_path = std::getenv("ISTHMUS_TEST_MODEL"),
-                               .kv_type = kv_type,
-                               .threads = 1,
-                               .kv_tokens = kPoolTokens,
-                               .parked_tokens = kParkedTokens,
-                               .sequences_max = 6,
-                               .step_tokens_max = 512});
-    if (!made.ok()) ADD_FAILURE() << made.error().text();
-    slot = *std::move(made);
-  }
-  return *slot;
-}
-
-Tokens some_tokens(std::size_t count, std::size_t kind = 0) {
-  Tokens tokens;
-  for (std::size_t i = 0; i < count; ++i)
-    tokens.push_back(static_cast<TokenId>(300 + (i + 1) * (7919 + 104 * kind) % 40000));
-  return tokens;
+  static TestEngines engines({.gguf_path = std::getenv("ISTHMUS_TEST_MODEL"),
+                              .threads = 1,
+                              .kv_tokens = kPoolTokens,
+                              .parked_tokens = kParkedTokens,
+                              .sequences_max = 6,
+                              .step_tokens_max = 512});
+  return engines.of(kv_type);
 }
 
 // A sequence, and the bits of each row that a token of its answer was drawn from.
@@ -55,7 +39,7 @@ struct Answering {
   std::vector<std::string> bits;
 
   void take(std::span<const float> row) {
-    drawn.push_back(static_cast<TokenId>(std::max_element(row.begin(), row.end()) - row.begin()));
+    drawn.push_back(likeliest(row));
     bits.push_back(digest128(std::as_bytes(row)).hex());
   }
 };
