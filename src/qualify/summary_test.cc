@@ -53,6 +53,21 @@ TEST(Estimate, IntervalIsThatOfTheMean) {
   EXPECT_EQ(kl.low, again.low);
 }
 
+// A draw takes both figures of a prompt: prompts that differ by a hundred times in both tell the ratio
+// exactly.
+TEST(Estimate, IntervalOfTheRatioIsOverPromptsAsTheyAre) {
+  std::vector<Measured> prompts;
+  for (int i = 1; i <= 100; ++i) prompts.push_back(prompt_with(1.25 * i, i));
+  const Summary even = summarise(prompts);
+  for (const double bound : {even.ratio.mean, even.ratio.low, even.ratio.high})
+    EXPECT_NEAR(bound, 1.25, 1e-12);
+  EXPECT_GT(even.pair.kl.high, 1.1 * even.pair.kl.low);
+  prompts.push_back(prompt_with(500, 100));
+  const Summary odd = summarise(prompts);
+  EXPECT_LT(odd.ratio.low, odd.ratio.mean);
+  EXPECT_GT(odd.ratio.high, odd.ratio.mean);
+}
+
 TEST(Record, IsReadByTheFleetAsItWasWritten) {
   const kv::Qualification record{
       .prefill_recipe = "a/gguf-f16",

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -46,35 +47,38 @@ Matrix whole_matrix() {
 }
 
 using Key = std::pair<std::string, std::string>;  // Prefill form, decode form.
-using Distances = std::map<Key, Distance>;
+// Of each pair all prompts. What was read from files has its KLs alone.
+using Figures = std::map<Key, std::vector<qualify::Measured>>;
+using Summaries = std::map<Key, qualify::Summary>;
+
+bool is_judged(const Key& key) {
+  return !Form{"", key.first}.is_four_bit() && !Form{"", key.second}.is_four_bit();
+}
 
 // What one prompt's pairs had: a line each, so that processes can share the prompts and go on after a stop.
 std::filesystem::path prompt_file(const std::filesystem::path& folder, std::size_t prompt) {
   return folder / fmt::format("{}.txt", prompt);
 }
 
-void write(const Distances& distances, const std::filesystem::path& path) {
+void write(const Figures& figures, const std::filesystem::path& path) {
   const std::filesystem::path part = path.string() + ".part";
   {
     std::ofstream file(part);
-    for (const auto& [key, distance] : distances)
-      file << fmt::format("{} {} {} {} {}\n", key.first, key.second, distance.pair, distance.engines,
-                          distance.first);
+    for (const auto& [key, measured] : figures) {
+      for (const qualify::Measured& one : measured)
+        file << fmt::format("{} {} {} {} {}\n", key.first, key.second, one.pair.kl, one.engines.kl,
+                            one.pair.first_kl);
+    }
   }
   std::filesystem::rename(part, path);
 }
 
-void read_into(Distances& sum, const std::filesystem::path& path) {
+void read_into(Figures& figures, const std::filesystem::path& path) {
   std::ifstream file(path);
   Key key;
-  Distance one;
-  while (file >> key.first >> key.second >> one.pair >> one.engines >> one.first) {
-    Distance& distance = sum[key];
-    distance.pair += one.pair;
-    distance.engines += one.engines;
-    distance.first += one.first;
-    ++distance.prompts;
-  }
+  qualify::Measured one;
+  while (file >> key.first >> key.second >> one.pair.kl >> one.engines.kl >> one.pair.first_kl)
+    figures[key].push_back(one);
 }
 
 class Measurement {
@@ -85,7 +89,7 @@ class Measurement {
   bool run() {
     if (!load_all()) return false;
     for (const std::size_t index : matrix_.prompts) {
-      if (!measure(prompt(index), distances_)) return false;
+      if (!measure(prompt(index), figures_)) return false;
     }
     return true;
   }
@@ -95,25 +99,35 @@ class Measurement {
     if (!load_all()) return false;
     for (const std::size_t index : matrix_.prompts) {
       if (std::filesystem::exists(prompt_file(folder, index))) continue;
-      Distances distances;
-      if (!measure(prompt(index), distances)) return false;
-      write(distances, prompt_file(folder, index));
+      Figures figures;
+      if (!measure(prompt(index), figures)) return false;
+      write(figures, prompt_file(folder, index));
     }
     return true;
   }
 
   // All prompts from their files.
   bool read(const std::filesystem::path& folder) {
-    for (const std::size_t index : matrix_.prompts) read_into(distances_, prompt_file(folder, index));
+    for (const std::size_t index : matrix_.prompts) read_into(figures_, prompt_file(folder, index));
     const std::size_t pairs = matrix_.prefills.size() * matrix_.decoders.size();
-    EXPECT_EQ(distances_.size(), pairs);
-    for (const auto& [key, distance] : distances_)
-      EXPECT_EQ(distance.prompts, matrix_.prompts.size()) << key.first << " -> " << key.second;
-    return distances_.size() == pairs && load_all();
+    EXPECT_EQ(figures_.size(), pairs);
+    bool is_whole = figures_.size() == pairs;
+    for (const auto& [key, measured] : figures_) {
+      EXPECT_EQ(measured.size(), matrix_.prompts.size()) << key.first << " -> " << key.second;
+      is_whole = is_whole && measured.size() == matrix_.prompts.size();
+    }
+    return is_whole && load_all();
   }
 
-  const Distances& distances() const { return distances_; }
+  Summaries summaries() const {
+    Summaries all;
+    for (const auto& [key, measured] : figures_) all.emplace(key, qualify::summarise(measured));
+    return all;
+  }
   const engine::Engine& engine(const std::string& form) const { return *engines_.at(form); }
+  bool is_unlike(const Key& key) const {
+    return engine(key.first).info().name != engine(key.second).info().name;
+  }
 
  private:
   bool load_all() {
@@ -135,7 +149,7 @@ class Measurement {
   }
 
   // One prompt through all pairs: each prefill runs once, each decoder alone once.
-  bool measure(const Tokens& tokens, Distances& distances) {
+  bool measure(const Tokens& tokens, Figures& figures) {
     std::map<std::string, Tokens> forced;
     std::map<std::string, qualify::Reference> alone;
     for (const Form& decoder : matrix_.decoders) {
@@ -161,12 +175,12 @@ class Measurement {
         EXPECT_TRUE(pair.ok()) << prefill.text() << " -> " << decoder.text() << ": " << pair.error().text();
         if (!pair.ok()) return false;
         const qualify::Reference& own = alone.at(decoder.text());
-        distances[{prefill.text(), decoder.text()}].add(own.difference(*pair),
-                                                        own.difference(going_on[answer]));
+        figures[{prefill.text(), decoder.text()}].push_back(
+            {tokens.size(), own.surprise(), own.difference(*pair), own.difference(going_on[answer])});
       }
       engine.close(source.sequence);
     }
-    fmt::print(stderr, "{} tokens: {} pairs measured\n", tokens.size(), distances.size());
+    fmt::print(stderr, "{} tokens: {} pairs measured\n", tokens.size(), figures.size());
     return true;
   }
 
@@ -179,84 +193,123 @@ class Measurement {
 
   Matrix matrix_;
   std::map<std::string, std::unique_ptr<engine::Engine>> engines_;
-  Distances distances_;
+  Figures figures_;
 };
 
 // Pairs of one engine are accepted without a record, so they must hold the bar. An unlike pair over it gets a
 // record that covers nothing: `up` refuses it unless told otherwise.
-void expect_bar(const Measurement& measured, bool unlike_too) {
-  for (const auto& [key, distance] : measured.distances()) {
-    const bool is_unlike = measured.engine(key.first).info().name != measured.engine(key.second).info().name;
-    const bool is_judged = !Form{"", key.first}.is_four_bit() && !Form{"", key.second}.is_four_bit();
-    fmt::print("{:<28} {:<28} pair {:.3e} engines {:.3e} ratio {:.2f}{}\n", key.first, key.second,
-               distance.mean_pair(), distance.mean_engines(), distance.ratio(),
-               !is_judged              ? " (four bits: reported)"
-               : distance.within_bar() ? ""
+void expect_bar(const Measurement& measured, const Summaries& summaries, bool unlike_too) {
+  for (const auto& [key, summary] : summaries) {
+    const auto& [mean, low, high] = summary.ratio;
+    fmt::print("{:<28} {:<28} pair {:.3e} engines {:.3e} ratio {:.2f} [{:.2f}, {:.2f}]{}\n", key.first,
+               key.second, summary.pair.kl.mean, summary.engines.kl.mean, mean, low, high,
+               !is_judged(key)         ? " (four bits: reported)"
+               : summary.is_within_bar ? ""
                                        : " over the bar");
-    if (is_judged && (unlike_too || !is_unlike))
-      EXPECT_TRUE(distance.within_bar()) << key.first << " -> " << key.second << ": " << distance.ratio();
+    if (is_judged(key) && (unlike_too || !measured.is_unlike(key)))
+      EXPECT_TRUE(summary.is_within_bar) << key.first << " -> " << key.second << ": " << mean;
   }
 }
 
-std::string matrix_table(const Measurement& measured, const Matrix& matrix,
-                         const std::function<std::string(const Distance&)>& cell) {
-  std::string out = "| prefill / decode |";
-  std::string rule = "\n|---|";
-  for (const Form& decoder : matrix.decoders) {
-    out += fmt::format(" {} |", decoder.text());
-    rule += "---|";
-  }
-  out += rule + "\n";
-  for (const Form& prefill : matrix.prefills) {
-    out += fmt::format("| {} |", prefill.text());
-    for (const Form& decoder : matrix.decoders)
-      out += fmt::format(" {} |", cell(measured.distances().at({prefill.text(), decoder.text()})));
-    out += "\n";
+// One for each engine that decodes: its forms are the columns.
+std::string tables(const Matrix& matrix, const Summaries& summaries,
+                   const std::function<std::string(const qualify::Summary&)>& cell) {
+  std::string out;
+  for (const worker::EngineKind& kind : worker::kEngineKinds) {
+    std::string rule = "|---|";
+    out += fmt::format("\n| prefill \\ decode: {} |", kind.name);
+    for (const std::string_view kv_type : kind.kv_types) {
+      out += fmt::format(" {} |", kv_type);
+      rule += "---|";
+    }
+    out += "\n" + rule + "\n";
+    for (const Form& prefill : matrix.prefills) {
+      out += fmt::format("| {} |", prefill.text());
+      for (const std::string_view kv_type : kind.kv_types)
+        out += fmt::format(" {} |",
+                           cell(summaries.at({prefill.text(), fmt::format("{}:{}", kind.name, kv_type)})));
+      out += "\n";
+    }
   }
   return out;
 }
 
-void write_docs(const Measurement& measured, const Matrix& matrix, const std::filesystem::path& path) {
+std::string ratio_cell(const qualify::Summary& summary) {
+  if (summary.pair.kl.mean == 0 && summary.engines.kl.mean == 0) return "=";
+  const auto& [mean, low, high] = summary.ratio;
+  return fmt::format("{:.2f} [{:.2f}–{:.2f}]", mean, low, high);
+}
+
+// "2.8 [2.4–3.2]e-3": all three in units of the mean's power of ten.
+std::string nats_cell(const qualify::Summary& summary) {
+  const auto& [mean, low, high] = summary.pair.kl;
+  if (mean == 0) return "0";
+  const double power = std::floor(std::log10(mean));
+  const double unit = std::pow(10, power);
+  return fmt::format("{:.1f} [{:.1f}–{:.1f}]e{:.0f}", mean / unit, low / unit, high / unit, power);
+}
+
+// Of those that the bar judges: whose figure is over it, or may be.
+std::string over_the_bar(const Measurement& measured, const Summaries& summaries) {
+  std::string out;
+  for (const auto& [key, summary] : summaries) {
+    if (!is_judged(key) || summary.ratio.high <= kv::kKlRatioMax) continue;
+    out += fmt::format("| {} | {} | {} | {} |\n", key.first, key.second, ratio_cell(summary),
+                       summary.is_within_bar     ? "within; more prompts would tell"
+                       : measured.is_unlike(key) ? "over: its record covers nothing"
+                                                 : "over");
+  }
+  return out;
+}
+
+void write_docs(const Measurement& measured, const Matrix& matrix, const Summaries& summaries,
+                const std::filesystem::path& path) {
   std::ofstream file(path);
   file << fmt::format(
-      "# All pairs of KV forms\n\nWritten by `make matrix`; how it is measured stands in "
-      "[crossing.md](crossing.md). {} prompts of {} to {} tokens, SmolLM2-135M-Instruct with Q4_1 "
-      "weights.\n\n"
+      "# All pairs of KV forms\n\nThe qualification of each pair of the embedded engines, written by `make "
+      "matrix`; how it is measured stands in [qualification.md](../spec/qualification.md), what the figures "
+      "mean in [crossing.md](crossing.md). {} prompts of {} to {} tokens, SmolLM2-135M-Instruct with Q4_1 "
+      "weights. `make matrix` keeps what it measures by prompt (`build/matrix`), and intervals are drawn "
+      "from "
+      "that.\n\n## Ratios\n\n"
       "KL(decoder alone ‖ pair) in units of the engines' own distance, KL(decoder alone ‖ prefill engine "
-      "alone). The bar is {}; pairs with a four-bit form report their figure; an unlike pair over the bar "
-      "has a record that covers nothing, so that `up` refuses it under the policy `bounded`. `=`: both are "
-      "exactly 0.\n\n",
+      "alone): the mean over prompts, and its 95 % confidence interval (2,000 draws of prompts). The bar is "
+      "{}; pairs with a four-bit form report their figure. `=`: both are exactly 0.\n",
       matrix.prompts.size(), qualify::prompt_lengths()[matrix.prompts.front()],
       qualify::prompt_lengths()[matrix.prompts.back()], kv::kKlRatioMax);
-  file << matrix_table(measured, matrix, [](const Distance& d) {
-    return d.pair == 0 && d.engines == 0 ? std::string("=") : fmt::format("{:.2f}", d.ratio());
-  });
-  file << "\nThe pair's distance itself, in nats:\n\n";
-  file << matrix_table(measured, matrix,
-                       [](const Distance& d) { return fmt::format("{:.1e}", d.mean_pair()); });
+  file << tables(matrix, summaries, ratio_cell);
+  file << "\n## At the bar\n\nPairs whose interval reaches over the bar. The mean decides: an unlike pair "
+          "over "
+          "the bar has a record that covers nothing, so that `up` refuses it under the policy "
+          "`bounded`.\n\n| prefill | decode | ratio | verdict |\n|---|---|---|---|\n"
+       << over_the_bar(measured, summaries);
+  file << "\n## Distances\n\nThe pair's distance itself, in nats, with its interval: `2.8 [2.4–3.2]e-3` is "
+          "0.0028 between 0.0024 and 0.0032.\n"
+       << tables(matrix, summaries, nats_cell);
 }
 
 // Records are needed where the two ends execute the weights differently: one file a direction. Forms that
 // differ by layout alone share a record, and the worst of them stands in it.
-void write_records(const Measurement& measured, const std::filesystem::path& folder) {
+void write_records(const Measurement& measured, const Summaries& summaries,
+                   const std::filesystem::path& folder) {
   struct Worst {
     std::string pair;
     kv::Qualification record;
     double ratio = 0;
   };
   std::map<std::string, std::map<std::vector<std::string>, Worst>> files;
-  for (const auto& [key, distance] : measured.distances()) {
+  for (const auto& [key, summary] : summaries) {
+    if (!measured.is_unlike(key)) continue;
     const engine::Engine& source = measured.engine(key.first);
     const engine::Engine& target = measured.engine(key.second);
-    if (source.info().name == target.info().name) continue;
     const kv::Qualification record =
-        qualify::record_of(source.descriptor(), target.descriptor(), distance.mean_pair(),
-                           distance.mean_engines(), distance.prompts);
+        qualify::record_of(source.descriptor(), target.descriptor(), summary.pair.kl.mean,
+                           summary.engines.kl.mean, summary.prompts);
     auto& records = files[fmt::format("{}_{}.yaml", source.info().name, target.info().name)];
     Worst& worst = records[{record.prefill_recipe, record.decode_recipe, record.lineage, record.wire_form,
                             record.decode_form}];
-    if (!worst.pair.empty() && distance.ratio() <= worst.ratio) continue;
-    worst = {fmt::format("{} -> {}", key.first, key.second), record, distance.ratio()};
+    if (!worst.pair.empty() && summary.ratio.mean <= worst.ratio) continue;
+    worst = {fmt::format("{} -> {}", key.first, key.second), record, summary.ratio.mean};
   }
   for (const auto& [name, records] : files) {
     std::ofstream file(folder / name);
@@ -287,9 +340,10 @@ TEST(Matrix, EveryPairAnswersLikeItsDecoderAlone) {
   const Matrix matrix = whole_matrix();
   Measurement measured(matrix);
   ASSERT_TRUE(measured.read(folder));
-  expect_bar(measured, false);
-  write_docs(measured, matrix, std::filesystem::path(docs) / "docs" / "crossing-matrix.md");
-  write_records(measured, std::filesystem::path(docs) / "deploy" / "demo" / "qualification");
+  const Summaries summaries = measured.summaries();
+  expect_bar(measured, summaries, false);
+  write_docs(measured, matrix, summaries, std::filesystem::path(docs) / "docs" / "crossing-matrix.md");
+  write_records(measured, summaries, std::filesystem::path(docs) / "deploy" / "demo" / "qualification");
 }
 
 // Each engine in each role, each kind of form on either side at least once, short prompts.
@@ -299,12 +353,12 @@ TEST(Matrix, ACoverOfAllFormsAnswersLikeTheDecodersAlone) {
                         {{"llamacpp", "f16"}, {"llamacpp", "q8_0_v_q4_0"}},
                         prompts});
   ASSERT_TRUE(backward.run());
-  expect_bar(backward, true);
+  expect_bar(backward, backward.summaries(), true);
   Measurement forward({{{"llamacpp", "f16_v_transposed"}, {"llamacpp", "q8_0_v_q4_0"}, {"llamacpp", "q8_0"}},
                        {{"openvino", "u4"}, {"openvino", "u8_channel"}, {"llamacpp", "q8_0_unrotated"}},
                        prompts});
   ASSERT_TRUE(forward.run());
-  expect_bar(forward, true);
+  expect_bar(forward, forward.summaries(), true);
 }
 
 }  // namespace

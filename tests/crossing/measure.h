@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is measured of a pair: KL to its decoder alone, against the engines' own distance
-// (spec/qualification.md).
+// Engines and prompts of what is measured of pairs (spec/qualification.md).
 #pragma once
 
 #include <cstddef>
@@ -53,22 +52,5 @@ Tokens prompt(std::size_t index);
 Tokens own_tokens(engine::Engine& engine, const Tokens& prompt);
 // The decoder alone along them.
 qualify::Reference reference(engine::Engine& engine, const Tokens& prompt, const Tokens& forced);
-
-// Sums over prompts.
-struct Distance {
-  double pair = 0, engines = 0, first = 0;
-  std::size_t prompts = 0;
-
-  void add(const qualify::Difference& of_pair, const qualify::Difference& of_prefill) {
-    pair += of_pair.kl;
-    engines += of_prefill.kl;
-    first += of_pair.first_kl;
-    ++prompts;
-  }
-  double mean_pair() const { return pair / static_cast<double>(prompts); }
-  double mean_engines() const { return engines / static_cast<double>(prompts); }
-  double ratio() const { return engines > 0 ? pair / engines : pair > 0 ? 1e9 : 0; }
-  bool within_bar() const { return pair <= kv::kKlRatioMax * engines; }
-};
 
 }  // namespace isthmus::crossing
