@@ -16,6 +16,8 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/openvino/pair_rotation.h"
+
 namespace isthmus::engine::openvino {
 namespace {
 
@@ -143,6 +145,7 @@ isthmus::Result<std::uint32_t> row_width(const ov::Node& attention, std::size_t 
 isthmus::Result<PagedGraphs> convert_unguarded(const std::string& gguf_path) {
   PagedGraphs graphs;
   graphs.decoder = read_stateful(gguf_path);
+  rotate_pairs_by_product(*graphs.decoder);
   ov::pass::Manager passes;
   passes.register_pass<ov::frontend::gguf::pass::AdaptToGenAI>();
   passes.register_pass<ov::pass::SDPAToPagedAttention>();
