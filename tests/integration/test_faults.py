@@ -90,6 +90,19 @@ def test_policy_fail_gives_a_typed_error_instead_of_recompute(make_fleet):
     wait_for("D at baseline", fleet.decode.is_at_baseline)
 
 
+def test_a_wait_for_memory_ends_before_a_short_lease(make_fleet):
+    lease = ["--lease", 1000]
+    memory = ["--kv-tokens", 512, "--parked-tokens", 0]
+    fleet = make_fleet(on_failure="fail", prefill_options=lease, decode_options=[*lease, *memory])
+    long = {"prompt": "A long one", "max_tokens": 480, "ignore_eos": True, "stream": True}
+    holding = fleet.decode.post("/v1/completions", long, stream=True)
+    answer = fleet.router.post("/v1/completions", {"prompt": PROMPT[:400], "max_tokens": 4})
+    assert answer.status_code == 429, answer.text
+    assert int(answer.headers["Retry-After"]) >= 1
+    holding.close()
+    wait_for("both at baseline", lambda: fleet.prefill.is_at_baseline() and fleet.decode.is_at_baseline())
+
+
 def test_full_destination_is_refused_with_a_hint_and_serves_again(make_fleet):
     fleet = make_fleet(decode_options=["--kv-tokens", 512])
     answer = fleet.router.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 4})

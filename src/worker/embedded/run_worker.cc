@@ -84,9 +84,11 @@ Status check_lineage(const engine::Engine& engine, const std::vector<std::string
                            own)};
 }
 
-// The proportions of the default timings: three renewals within a lease, and a margin well below one.
+// The proportions of the default timings: three renewals within a lease, and a margin well below one. A lease
+// isn't renewed for who waits for memory (spec/handoff.md §8), so that wait ends well before it.
 void set_lease(handoff::Timings& timings, Duration lease) {
   timings.lease = lease;
+  timings.capacity_max = std::min(timings.capacity_max, lease / 2);
   timings.lease_margin = lease / 20;
   timings.renew_interval = lease * 3 / 10;
 }
