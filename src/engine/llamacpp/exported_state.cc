@@ -22,44 +22,65 @@ class ExportedState : public ExportedKv {
   kv::Binding binding_;
 };
 
-// Copies a plane of `lines` lines, each of one unit a cell, so that units are in order of position.
-void put_in_order(std::span<const std::byte> plane, std::uint64_t lines, const SequenceState& state,
-                  const StateShape& shape, std::byte* to) {
-  const std::size_t cells = state.positions.size();
-  const std::size_t unit = plane.size() / lines / cells;
-  for (std::uint64_t line = 0; line < lines; ++line) {
-    const std::byte* from_line = plane.data() + line * cells * unit;
-    std::byte* to_line = to + line * cells * unit;
-    for (std::size_t cell = 0; cell < cells; ++cell) {
-      const auto place = static_cast<std::uint64_t>(state.positions[cell] - shape.position_begin);
-      std::memcpy(to_line + place * unit, from_line + cell * unit, unit);
-    }
-  }
-}
-
-// The planes of `state` in order of position, in a buffer of their own, where `state` points then.
-Result<StateBuffer> ordered_planes(StateMemory& memory, SequenceState& state, const StateShape& shape) {
-  ISTHMUS_TRY(StateBuffer ordered,
-              memory.allocate(shape.layers * shape.cells() * (shape.k_row_bytes + shape.v_row_bytes)));
-  std::byte* to = ordered.bytes().data();
-  const auto reorder = [&](std::span<const std::byte>& plane, std::uint64_t lines) {
-    put_in_order(plane, lines, state, shape, to);
-    plane = {to, plane.size()};
-    to += plane.size();
-  };
-  for (auto& plane : state.k) reorder(plane, 1);
-  for (auto& plane : state.v) reorder(plane, std::max(shape.v_columns, 1u));
-  return ordered;
+// Of a plane, lines that each have one unit a cell; 1 unless it is transposed.
+std::uint64_t lines_of(const StateShape& shape, bool is_key) {
+  return is_key ? 1 : std::max(shape.v_columns, 1u);
 }
 
 }  // namespace
 
+OrderedPlanes::OrderedPlanes(StateBuffer buffer, const StateShape& shape)
+    : buffer_(std::move(buffer)), shape_(shape) {
+  const std::byte* at = buffer_.bytes().data();
+  const auto lay_out = [&](std::vector<std::span<const std::byte>>& planes, std::uint64_t row_bytes) {
+    for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
+      planes.emplace_back(at, shape.cells() * row_bytes);
+      at += planes.back().size();
+    }
+  };
+  lay_out(planes_.k, shape.k_row_bytes);
+  lay_out(planes_.v, shape.v_row_bytes);
+}
+
+Result<OrderedPlanes> OrderedPlanes::make(StateMemory& memory, const StateShape& shape) {
+  ISTHMUS_TRY(StateBuffer buffer,
+              memory.allocate(shape.layers * shape.cells() * (shape.k_row_bytes + shape.v_row_bytes)));
+  return OrderedPlanes(std::move(buffer), shape);
+}
+
+void OrderedPlanes::add(const SequenceState& state, const StateShape& part) {
+  const auto copy = [&](std::span<const std::byte> from, std::span<const std::byte> plane,
+                        std::uint64_t lines, std::span<const std::int32_t> positions) {
+    const std::uint64_t unit = from.size() / lines / part.cells();
+    // A plane is read-only because the parser takes it so; the bytes are the buffer's.
+    std::byte* to = buffer_.bytes().data() + (plane.data() - buffer_.bytes().data());
+    for (std::uint64_t line = 0; line < lines; ++line) {
+      for (std::size_t cell = 0; cell < positions.size(); ++cell) {
+        const auto place = static_cast<std::uint64_t>(positions[cell] - shape_.position_begin);
+        std::memcpy(to + (line * shape_.cells() + place) * unit,
+                    from.data() + (line * part.cells() + cell) * unit, unit);
+      }
+    }
+  };
+  for (std::uint32_t layer = 0; layer < shape_.layers; ++layer) {
+    const auto& positions = shape_.window.is_local(layer) ? state.local_positions : state.positions;
+    copy(state.k[layer], planes_.k[layer], lines_of(shape_, true), positions);
+    copy(state.v[layer], planes_.v[layer], lines_of(shape_, false), positions);
+  }
+}
+
+std::unique_ptr<ExportedKv> OrderedPlanes::finish() && {
+  kv::Binding binding = bind_planes(buffer_, planes_, shape_);
+  return std::make_unique<ExportedState>(std::move(buffer_), std::move(binding));
+}
+
 Result<std::unique_ptr<ExportedKv>> export_state(StateMemory& memory, StateBuffer buffer,
                                                  const StateShape& shape) {
-  ISTHMUS_TRY(SequenceState state, parse_sequence_state(buffer.bytes(), shape));
-  if (!std::ranges::is_sorted(state.positions)) {
-    ISTHMUS_TRY(StateBuffer ordered, ordered_planes(memory, state, shape));
-    buffer = std::move(ordered);
+  ISTHMUS_TRY(const SequenceState state, parse_sequence_state(buffer.bytes(), shape));
+  if (!state.is_in_order()) {
+    ISTHMUS_TRY(OrderedPlanes planes, OrderedPlanes::make(memory, shape));
+    planes.add(state, shape);
+    return std::move(planes).finish();
   }
   kv::Binding binding = bind_planes(buffer, state, shape);
   return std::unique_ptr<ExportedKv>(std::make_unique<ExportedState>(std::move(buffer), std::move(binding)));

@@ -41,7 +41,7 @@ Result<std::span<const std::byte>> IncomingState::finish(std::uint64_t end) {
   ISTHMUS_CHECK(end > 0 && end <= cells);
   const Result<SequenceState> state = parse_sequence_state(buffer_.bytes(), shape_);
   if (!state.ok()) return corrupt("written beside its planes: " + state.error().detail);
-  if (!std::ranges::is_sorted(state->positions)) return corrupt("written beside its planes: cell order");
+  if (!state->is_in_order()) return corrupt("written beside its planes: cell order");
   for (const kv::RegionMemory& memory : binding_.memory) {
     const bool is_key = memory.region == "K";
     if (end < cells) {

@@ -36,6 +36,22 @@ LlamaEngine::LlamaEngine(Parts parts)
   }
 }
 
+std::uint32_t LlamaEngine::slots(std::uint32_t sequences_max, const Window& window) {
+  return (window.tokens == 0 ? 1 : 2) * sequences_max + 1;
+}
+
+void LlamaEngine::hold(llama_seq_id slot, std::uint64_t begin, std::uint64_t end) {
+  if (shape_.window.tokens == 0) return;
+  const auto second = slot + static_cast<llama_seq_id>(info_.sequences_max) + 1;
+  llama_memory_seq_cp(memory(), slot, second, static_cast<llama_pos>(begin), static_cast<llama_pos>(end));
+}
+
+void LlamaEngine::remove(llama_seq_id slot) {
+  llama_memory_seq_rm(memory(), slot, -1, -1);
+  if (shape_.window.tokens == 0) return;
+  llama_memory_seq_rm(memory(), slot + static_cast<llama_seq_id>(info_.sequences_max) + 1, -1, -1);
+}
+
 std::uint32_t LlamaEngine::logits_max(std::uint32_t sequences_max) {
   return std::max(kStepLogitsMax, sequences_max + 1);
 }
@@ -84,7 +100,7 @@ Result<SequenceId> LlamaEngine::open(std::uint64_t tokens_max) {
 void LlamaEngine::close(SequenceId sequence) {
   const auto found = sequences_.find(sequence);
   ISTHMUS_CHECK(found != sequences_.end());
-  llama_memory_seq_rm(memory(), found->second.slot, -1, -1);
+  remove(found->second.slot);
   free_slots_.push_back(found->second.slot);
   cells_reserved_ -= found->second.tokens_max;
   sequences_.erase(found);
@@ -110,7 +126,9 @@ Result<StepOutput> LlamaEngine::step(std::span<const StepItem> items) {
                              logits == nullptr ? "no" : "its", items.size())};
   }
   for (const StepItem& item : items) {
-    sequences_.at(item.sequence).length += item.tokens.size();
+    Sequence& sequence = sequences_.at(item.sequence);
+    hold(sequence.slot, sequence.length, sequence.length + item.tokens.size());
+    sequence.length += item.tokens.size();
     tokens_computed_ += item.tokens.size();
   }
   return StepOutput{.logits = {logits, rows * info_.vocabulary}, .rows = rows};
@@ -177,8 +195,8 @@ std::int32_t LlamaEngine::decode() {
   }
 }
 
-// llama.cpp gives whole sequences only: the range is shared with a scratch sequence, which is read and let
-// go.
+// llama.cpp gives of a local layer only what is in the window of the last position: parts as long as that are
+// whole.
 Result<std::unique_ptr<ExportedKv>> LlamaEngine::export_range(SequenceId sequence, kv::TokenRange range) {
   ISTHMUS_TRY(const Sequence* source, find(sequence));
   if (range.begin >= range.end || range.end > source->length) {
@@ -189,8 +207,28 @@ Result<std::unique_ptr<ExportedKv>> LlamaEngine::export_range(SequenceId sequenc
   shape.sequence = static_cast<llama_seq_id>(info_.sequences_max);
   shape.position_begin = static_cast<llama_pos>(range.begin);
   shape.position_end = static_cast<llama_pos>(range.end);
+  const std::uint64_t longest = shape.window.tokens == 0 ? range.size() : shape.window.tokens;
+  if (range.size() <= longest) {
+    ISTHMUS_TRY(StateBuffer buffer, read_state(source->slot, shape));
+    return export_state(*state_memory_, std::move(buffer), shape);
+  }
+  ISTHMUS_TRY(OrderedPlanes planes, OrderedPlanes::make(*state_memory_, shape));
+  for (std::uint64_t begin = range.begin; begin < range.end; begin += longest) {
+    StateShape part = shape;
+    part.position_begin = static_cast<llama_pos>(begin);
+    part.position_end = static_cast<llama_pos>(std::min(range.end, begin + longest));
+    ISTHMUS_TRY(const StateBuffer buffer, read_state(source->slot, part));
+    ISTHMUS_TRY(const SequenceState state, parse_sequence_state(buffer.bytes(), part));
+    planes.add(state, part);
+  }
+  return std::move(planes).finish();
+}
+
+// llama.cpp gives whole sequences only: the range is shared with a scratch sequence, which is read and let
+// go.
+Result<StateBuffer> LlamaEngine::read_state(llama_seq_id slot, const StateShape& shape) {
   ISTHMUS_TRY(StateBuffer buffer, state_memory_->allocate(sequence_state_bytes(shape)));
-  llama_memory_seq_cp(memory(), source->slot, shape.sequence, shape.position_begin, shape.position_end);
+  llama_memory_seq_cp(memory(), slot, shape.sequence, shape.position_begin, shape.position_end);
   const std::size_t size = llama_state_seq_get_size(context_.get(), shape.sequence);
   std::size_t written = 0;
   if (size == buffer.bytes().size()) {
@@ -203,7 +241,7 @@ Result<std::unique_ptr<ExportedKv>> LlamaEngine::export_range(SequenceId sequenc
                  fmt::format("llamacpp: a state of {} cells should have {} bytes; llama.cpp has {}, gave {}",
                              shape.cells(), buffer.bytes().size(), size, written)};
   }
-  return export_state(*state_memory_, std::move(buffer), shape);
+  return buffer;
 }
 
 Result<std::vector<kv::Binding>> LlamaEngine::bind(SequenceId sequence, kv::TokenRange range) {
@@ -251,8 +289,11 @@ Status LlamaEngine::restore(llama_seq_id slot, IncomingState& incoming, std::uin
   if (taken == state.size()) llama_memory_seq_rm(memory(), slot, static_cast<llama_pos>(end), -1);
   const llama_pos first = llama_memory_seq_pos_min(memory(), slot);
   const llama_pos last = llama_memory_seq_pos_max(memory(), slot);
-  if (taken == state.size() && first == 0 && last == static_cast<llama_pos>(end) - 1) return ok_status();
-  llama_memory_seq_rm(memory(), slot, -1, -1);
+  if (taken == state.size() && first == 0 && last == static_cast<llama_pos>(end) - 1) {
+    hold(slot, 0, end);
+    return ok_status();
+  }
+  remove(slot);
   return Error{
       Code::kIncompatible,
       fmt::format("llamacpp: llama.cpp took {} of {} bytes of a state and has positions {} to {}; its "

@@ -23,7 +23,7 @@ class LlamaEngine : public Engine, public KvSource, public KvSink {
  public:
   struct Parts {
     ModelPointer model;
-    ContextPointer context;  // For info.sequences_max + 1 sequences, in one pool.
+    ContextPointer context;  // For as many sequences as slots() says, in one pool.
     EngineInfo info;
     kv::Descriptor descriptor;
     StateShape shape;  // But for the sequence and its positions.
@@ -32,6 +32,8 @@ class LlamaEngine : public Engine, public KvSource, public KvSink {
 
   // Rows of logits that a context for `sequences_max` sequences must give in one step.
   static std::uint32_t logits_max(std::uint32_t sequences_max);
+  // Sequences of a context whose engine has `sequences_max`.
+  static std::uint32_t slots(std::uint32_t sequences_max, const Window& window);
   // Is a sequence's state what parse_sequence_state() reads, in full?
   Status check_state_format();
 
@@ -59,6 +61,13 @@ class LlamaEngine : public Engine, public KvSource, public KvSink {
   };
 
   llama_memory_t memory() const { return llama_get_memory(context_.get()); }
+  // llama.cpp gives cells that are out of their only owner's window to whoever needs some. So that a state
+  // keeps all its positions, cells of local layers have a second owner, of the same positions, that never
+  // steps.
+  void hold(llama_seq_id slot, std::uint64_t begin, std::uint64_t end);
+  void remove(llama_seq_id slot);
+  // The whole of a range that no position of falls out of the window of its last.
+  Result<StateBuffer> read_state(llama_seq_id slot, const StateShape& shape);
   Result<Sequence*> find(SequenceId sequence);
   // Checks every item and leaves the batch ready; the number of logits rows.
   Result<std::uint64_t> fill_batch(std::span<const StepItem> items);

@@ -21,6 +21,7 @@ namespace isthmus::engine::llamacpp {
 namespace {
 
 constexpr std::uint32_t kSequencesMax = 255;  // LLAMA_MAX_SEQ is 256; one is the scratch sequence of exports.
+constexpr std::uint32_t kSlotsMax = 256;
 constexpr std::uint64_t kContextTokensMax = 1u << 24;
 
 Error bad(std::string detail) {
@@ -45,12 +46,13 @@ Status check_options(const Options& options) {
   return ok_status();
 }
 
-llama_context_params context_params(const Options& options, const KvType& kv_type) {
+llama_context_params context_params(const Options& options, const KvType& kv_type, const Window& window) {
   llama_context_params params = llama_context_default_params();
   params.n_ctx = static_cast<std::uint32_t>((options.context_tokens + 255) / 256 * 256);
   params.n_batch = params.n_ubatch = options.step_tokens_max;
-  params.n_seq_max = options.sequences_max + 1;  // One more for exports.
-  params.n_outputs_max = LlamaEngine::logits_max(options.sequences_max);
+  params.n_seq_max = LlamaEngine::slots(options.sequences_max, window);
+  params.swa_full = true;  // As many cells for local layers as for the others.
+  params.n_outputs_max = std::max(LlamaEngine::logits_max(options.sequences_max), params.n_seq_max);
   params.n_outputs_max_per_seq = params.n_outputs_max;
   params.n_threads = params.n_threads_batch = static_cast<std::int32_t>(options.threads);
   params.flash_attn_type =
@@ -78,7 +80,8 @@ Result<StateShape> state_shape(const ModelFacts& facts, const KvType& kv_type) {
                     .v_row_bytes = ggml_row_size(kv_type.v, elements),
                     .v_columns = kv_type.flash_attention ? 0 : elements,
                     .position_begin = 0,
-                    .position_end = 0};
+                    .position_end = 0,
+                    .window = facts.window};
 }
 
 // Facts read by independent code against the engine's own answers.
@@ -95,7 +98,7 @@ Status check_model(const llama_model* model, const ModelFacts& facts) {
   ISTHMUS_TRY(same("vocabulary", llama_vocab_n_tokens(llama_model_get_vocab(model)), facts.vocabulary));
   ISTHMUS_TRY(same("rope pairing", llama_model_rope_type(model),
                    facts.rope_pairing == "halves" ? LLAMA_ROPE_TYPE_NEOX : LLAMA_ROPE_TYPE_NORM));
-  return same("sliding window", llama_model_n_swa(model), 0);
+  return same("sliding window", llama_model_n_swa(model), static_cast<std::int64_t>(facts.window.tokens));
 }
 
 }  // namespace
@@ -105,6 +108,10 @@ Result<std::unique_ptr<Engine>> make_llamacpp(const Options& options) {
   ISTHMUS_TRY(const KvType kv_type, find_kv_type(options.kv_type));
   ISTHMUS_TRY(const InstructionSet instructions, find_instruction_set(options.isa));
   ISTHMUS_TRY(const ModelFacts facts, read_model_facts(options.model_path));
+  if (LlamaEngine::slots(options.sequences_max, facts.window) > kSlotsMax) {
+    return bad(fmt::format("sequences_max is {}; a model with a sliding window has at most {}",
+                           options.sequences_max, (kSlotsMax - 1) / 2));
+  }
   ISTHMUS_TRY(const kv::Storage* storage, kv::find_storage("llamacpp:" + options.kv_type));
   LlamaEngine::Parts parts;
   ISTHMUS_TRY(parts.descriptor, describe(facts, *storage, options.lineage));
@@ -112,8 +119,8 @@ Result<std::unique_ptr<Engine>> make_llamacpp(const Options& options) {
   ISTHMUS_TRY(parts.shape, state_shape(facts, kv_type));
   ISTHMUS_TRY(parts.model, load_model(options.model_path, false, instructions.repack));
   ISTHMUS_TRY(check_model(parts.model.get(), facts));
-  ISTHMUS_TRY(parts.context,
-              make_context(parts.model.get(), context_params(options, kv_type), kv_type.rotate));
+  ISTHMUS_TRY(parts.context, make_context(parts.model.get(), context_params(options, kv_type, facts.window),
+                                          kv_type.rotate));
   parts.info = {
       .name = "llamacpp",
       .version = llama_version(),

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//   u32 magic | i32 sequence | u32 streams | u32 cells
+//   u32 magic | i32 sequence
+// and a cache, or two: of layers that attend to all positions, then of local ones
+//   u32 streams | u32 cells
 //   a cell:  i32 position | u32 owners = 1 | i32 sequence
 //   u32 v_transposed | u32 layers
 //   a layer: i32 type | u64 row_bytes | cells rows of K
@@ -9,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 
@@ -18,7 +21,8 @@ namespace isthmus::engine::llamacpp {
 namespace {
 
 constexpr std::uint32_t kMagic = 0xaf143cd8;
-constexpr std::size_t kHeadBytes = 16, kCellBytes = 12, kCountsBytes = 8;
+constexpr std::size_t kHeadBytes = 8, kCellBytes = 12;
+constexpr std::size_t kCacheHeadBytes = 16;  // All four counts.
 constexpr std::size_t kPlaneHeadBytes = 12;  // The same for all kinds of planes.
 
 Error unexpected(std::string_view what, std::size_t at, std::string_view detail) {
@@ -100,11 +104,11 @@ Result<std::vector<std::int32_t>> read_cells(Reader& reader, const StateShape& s
   return positions;
 }
 
-Result<std::vector<std::span<const std::byte>>> read_planes(Reader& reader, const StateShape& shape,
-                                                            bool keys) {
+// Into `planes`, of which each of `layers` has one.
+Status read_planes(Reader& reader, const StateShape& shape, std::span<const std::uint32_t> layers, bool keys,
+                   std::vector<std::span<const std::byte>>& planes) {
   const std::uint64_t row_bytes = keys ? shape.k_row_bytes : shape.v_row_bytes;
-  std::vector<std::span<const std::byte>> planes;
-  for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
+  for (const std::uint32_t layer : layers) {
     const std::string plane = fmt::format("layer {} {}", layer, keys ? "K" : "V");
     ISTHMUS_TRY(reader.expect(plane + " type", keys ? shape.k_type : shape.v_type));
     if (!keys && shape.v_columns != 0) {
@@ -113,10 +117,60 @@ Result<std::vector<std::span<const std::byte>>> read_planes(Reader& reader, cons
     } else {
       ISTHMUS_TRY(reader.expect(plane + " row bytes", row_bytes));
     }
-    ISTHMUS_TRY(const auto rows, reader.take(shape.cells() * row_bytes, plane + " rows"));
-    planes.push_back(rows);
+    ISTHMUS_TRY(planes[layer], reader.take(shape.cells() * row_bytes, plane + " rows"));
   }
-  return planes;
+  return ok_status();
+}
+
+// The positions of its cells.
+Result<std::vector<std::int32_t>> read_cache(Reader& reader, const StateShape& shape,
+                                             std::span<const std::uint32_t> layers, SequenceState& state) {
+  ISTHMUS_TRY(reader.expect<std::uint32_t>("stream count", 1));
+  if (reader.left() / kCellBytes < shape.cells()) {
+    return unexpected("cells", reader.at(),
+                      fmt::format("{} bytes left for {} cells", reader.left(), shape.cells()));
+  }
+  ISTHMUS_TRY(std::vector<std::int32_t> positions, read_cells(reader, shape));
+  ISTHMUS_TRY(reader.expect<std::uint32_t>("v_trans", shape.v_columns == 0 ? 0 : 1));
+  ISTHMUS_TRY(reader.expect("layer count", static_cast<std::uint32_t>(layers.size())));
+  ISTHMUS_TRY(read_planes(reader, shape, layers, true, state.k));
+  ISTHMUS_TRY(read_planes(reader, shape, layers, false, state.v));
+  return positions;
+}
+
+void write_cache(Writer& writer, const StateShape& shape, std::span<const std::uint32_t> layers) {
+  writer.number(std::uint32_t{1});
+  writer.number(shape.cells());
+  for (std::int32_t position = shape.position_begin; position < shape.position_end; ++position) {
+    writer.number(position);
+    writer.number(std::uint32_t{1});
+    writer.number(shape.sequence);
+  }
+  writer.number(std::uint32_t{shape.v_columns == 0 ? 0U : 1U});
+  writer.number(static_cast<std::uint32_t>(layers.size()));
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    writer.number(shape.k_type);
+    writer.number(shape.k_row_bytes);
+    writer.skip(shape.cells() * shape.k_row_bytes);
+  }
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    writer.number(shape.v_type);
+    if (shape.v_columns != 0) {
+      writer.number(shape.v_element_bytes());
+      writer.number(shape.v_columns);
+    } else {
+      writer.number(shape.v_row_bytes);
+    }
+    writer.skip(shape.cells() * shape.v_row_bytes);
+  }
+}
+
+std::vector<std::uint32_t> layers_of_cache(const StateShape& shape, bool is_local) {
+  std::vector<std::uint32_t> layers;
+  for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
+    if (shape.window.is_local(layer) == is_local) layers.push_back(layer);
+  }
+  return layers;
 }
 
 void check_shape(const StateShape& shape) {
@@ -131,17 +185,13 @@ Result<SequenceState> parse_sequence_state(std::span<const std::byte> bytes, con
   Reader reader(bytes);
   ISTHMUS_TRY(reader.expect("magic", kMagic));
   ISTHMUS_TRY(reader.expect("sequence", shape.sequence));
-  ISTHMUS_TRY(reader.expect<std::uint32_t>("stream count", 1));
-  SequenceState state;
-  if (reader.left() / kCellBytes < shape.cells()) {
-    return unexpected("cells", reader.at(),
-                      fmt::format("{} bytes left for {} cells", reader.left(), shape.cells()));
+  SequenceState state{.positions = {}, .local_positions = {}, .k = {}, .v = {}};
+  state.k.resize(shape.layers);
+  state.v.resize(shape.layers);
+  ISTHMUS_TRY(state.positions, read_cache(reader, shape, layers_of_cache(shape, false), state));
+  if (shape.window.tokens != 0) {
+    ISTHMUS_TRY(state.local_positions, read_cache(reader, shape, layers_of_cache(shape, true), state));
   }
-  ISTHMUS_TRY(state.positions, read_cells(reader, shape));
-  ISTHMUS_TRY(reader.expect<std::uint32_t>("v_trans", shape.v_columns == 0 ? 0 : 1));
-  ISTHMUS_TRY(reader.expect("layer count", shape.layers));
-  ISTHMUS_TRY(state.k, read_planes(reader, shape, true));
-  ISTHMUS_TRY(state.v, read_planes(reader, shape, false));
   if (reader.left() != 0) {
     return unexpected("end", reader.at(), fmt::format("{} bytes follow the last plane", reader.left()));
   }
@@ -150,8 +200,9 @@ Result<SequenceState> parse_sequence_state(std::span<const std::byte> bytes, con
 
 std::uint64_t sequence_state_bytes(const StateShape& shape) {
   check_shape(shape);
-  const std::uint64_t of_cell = kCellBytes + shape.layers * (shape.k_row_bytes + shape.v_row_bytes);
-  return kHeadBytes + kCountsBytes + shape.layers * 2 * kPlaneHeadBytes + shape.cells() * of_cell;
+  const std::uint64_t caches = shape.window.tokens == 0 ? 1 : 2;
+  const std::uint64_t of_cell = caches * kCellBytes + shape.layers * (shape.k_row_bytes + shape.v_row_bytes);
+  return kHeadBytes + caches * kCacheHeadBytes + shape.layers * 2 * kPlaneHeadBytes + shape.cells() * of_cell;
 }
 
 void format_sequence_state(std::span<std::byte> bytes, const StateShape& shape) {
@@ -159,31 +210,13 @@ void format_sequence_state(std::span<std::byte> bytes, const StateShape& shape) 
   Writer writer(bytes);
   writer.number(kMagic);
   writer.number(shape.sequence);
-  writer.number(std::uint32_t{1});
-  writer.number(shape.cells());
-  for (std::int32_t position = shape.position_begin; position < shape.position_end; ++position) {
-    writer.number(position);
-    writer.number(std::uint32_t{1});
-    writer.number(shape.sequence);
-  }
-  writer.number(std::uint32_t{shape.v_columns == 0 ? 0U : 1U});
-  writer.number(shape.layers);
-  for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
-    writer.number(shape.k_type);
-    writer.number(shape.k_row_bytes);
-    writer.skip(shape.cells() * shape.k_row_bytes);
-  }
-  for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
-    writer.number(shape.v_type);
-    if (shape.v_columns != 0) {
-      writer.number(shape.v_element_bytes());
-      writer.number(shape.v_columns);
-    } else {
-      writer.number(shape.v_row_bytes);
-    }
-    writer.skip(shape.cells() * shape.v_row_bytes);
-  }
+  write_cache(writer, shape, layers_of_cache(shape, false));
+  if (shape.window.tokens != 0) write_cache(writer, shape, layers_of_cache(shape, true));
   ISTHMUS_CHECK(writer.left() == 0);
+}
+
+bool SequenceState::is_in_order() const {
+  return std::ranges::is_sorted(positions) && std::ranges::is_sorted(local_positions);
 }
 
 }  // namespace isthmus::engine::llamacpp

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/probe/architecture.h"
 
 namespace isthmus::engine::llamacpp {
 
@@ -22,6 +23,8 @@ struct StateShape {
   // columns, each of one element a cell.
   std::uint32_t v_columns = 0;
   std::int32_t position_begin = 0, position_end = 0;
+  // Local layers lie in a cache of their own, after that of the others.
+  Window window = {};
 
   std::uint32_t cells() const { return static_cast<std::uint32_t>(position_end - position_begin); }
   std::uint32_t v_element_bytes() const {
@@ -29,16 +32,19 @@ struct StateShape {
   }
 };
 
-// Planes point into the bytes, unaligned. Row r of a K plane belongs to positions[r], and so does row r of a
-// V plane, or element r of each column of a transposed one.
+// Planes point into the bytes, unaligned. Row r of a layer's K plane belongs to position r of its cache, and
+// so does row r of its V plane, or element r of each column of a transposed one.
 struct SequenceState {
-  std::vector<std::int32_t> positions;  // Each of [position_begin, position_end) once, in the order of cells.
+  // Each of [position_begin, position_end) once, in the order of cells; of the local layers' cache apart.
+  std::vector<std::int32_t> positions, local_positions;
   std::vector<std::span<const std::byte>> k, v;  // One a layer.
+
+  bool is_in_order() const;
 };
 
 // The format is llama.cpp's sequence state as of 0.5.0-dev (llama-kv-cache.cpp, state_write), with one
-// stream. It carries no version, so anything unexpected is refused: incompatible, naming the field, the value
-// and its place.
+// stream, or twice this where layers are local (llama-kv-cache-iswa.cpp). It carries no version, so anything
+// unexpected is refused: incompatible, naming the field, the value and its place.
 Result<SequenceState> parse_sequence_state(std::span<const std::byte> bytes, const StateShape& shape);
 
 // Size of a state of `shape`.

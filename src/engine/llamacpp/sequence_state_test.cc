@@ -19,20 +19,33 @@
 namespace isthmus::engine::llamacpp {
 namespace {
 
-constexpr StateShape kShape{.sequence = 4,
-                            .layers = 2,
-                            .k_type = 1,
-                            .v_type = 1,
-                            .k_row_bytes = 6,
-                            .v_row_bytes = 4,
-                            .position_begin = 10,
-                            .position_end = 13};
+const StateShape kShape{.sequence = 4,
+                        .layers = 2,
+                        .k_type = 1,
+                        .v_type = 1,
+                        .k_row_bytes = 6,
+                        .v_row_bytes = 4,
+                        .position_begin = 10,
+                        .position_end = 13};
 
 // V in two columns of elements of two bytes.
 StateShape transposed() {
   StateShape shape = kShape;
   shape.v_columns = 2;
   return shape;
+}
+
+// Layer 0 has a window, and so a cache of its own, which comes last.
+StateShape windowed() {
+  StateShape shape = kShape;
+  shape.window = {.tokens = 8, .period = 2, .rope_theta = 1e4};
+  return shape;
+}
+
+std::vector<StateShape> shapes() {
+  StateShape both = windowed();
+  both.v_columns = 2;
+  return {kShape, transposed(), windowed(), both};
 }
 
 std::byte mark(int position, int layer, bool key, int column = 0) {
@@ -51,10 +64,27 @@ struct Written {
   }
 };
 
-Written write(const std::vector<std::int32_t>& positions, bool v_transposed = false) {
-  Written out;
-  out.put<std::uint32_t>("magic", 0xaf143cd8);
-  out.put<std::int32_t>("sequence", 4);
+void write_plane(Written& out, const std::vector<std::int32_t>& positions, const StateShape& shape, int layer,
+                 bool keys) {
+  const bool v_transposed = shape.v_columns != 0;
+  const std::string plane = "layer " + std::to_string(layer) + (keys ? " K" : " V");
+  out.put<std::int32_t>(plane + " type", 1);
+  if (!keys && v_transposed) {
+    out.put<std::uint32_t>(plane + " element bytes", 2);
+    out.put<std::uint32_t>(plane + " columns", 2);
+  } else {
+    out.put<std::uint64_t>(plane + " row bytes", keys ? 6 : 4);
+  }
+  const int columns = !keys && v_transposed ? 2 : 1;
+  for (int column = 0; column < columns; ++column) {
+    for (const std::int32_t position : positions) {
+      out.bytes.insert(out.bytes.end(), (keys ? 6 : 4) / columns, mark(position, layer, keys, column));
+    }
+  }
+}
+
+void write_cache(Written& out, const std::vector<std::int32_t>& positions, const StateShape& shape,
+                 const std::vector<int>& layers) {
   out.put<std::uint32_t>("stream count", 1);
   out.put<std::uint32_t>("cell count", static_cast<std::uint32_t>(positions.size()));
   for (const std::int32_t position : positions) {
@@ -62,25 +92,24 @@ Written write(const std::vector<std::int32_t>& positions, bool v_transposed = fa
     out.put<std::uint32_t>("owners of a cell", 1);
     out.put<std::int32_t>("sequence of a cell", 4);
   }
-  out.put<std::uint32_t>("v_trans", v_transposed ? 1 : 0);
-  out.put<std::uint32_t>("layer count", 2);
+  out.put<std::uint32_t>("v_trans", shape.v_columns == 0 ? 0 : 1);
+  out.put<std::uint32_t>("layer count", static_cast<std::uint32_t>(layers.size()));
   for (const bool keys : {true, false}) {
-    for (int layer = 0; layer < 2; ++layer) {
-      const std::string plane = "layer " + std::to_string(layer) + (keys ? " K" : " V");
-      out.put<std::int32_t>(plane + " type", 1);
-      if (!keys && v_transposed) {
-        out.put<std::uint32_t>(plane + " element bytes", 2);
-        out.put<std::uint32_t>(plane + " columns", 2);
-      } else {
-        out.put<std::uint64_t>(plane + " row bytes", keys ? 6 : 4);
-      }
-      const int columns = !keys && v_transposed ? 2 : 1;
-      for (int column = 0; column < columns; ++column) {
-        for (const std::int32_t position : positions) {
-          out.bytes.insert(out.bytes.end(), (keys ? 6 : 4) / columns, mark(position, layer, keys, column));
-        }
-      }
-    }
+    for (const int layer : layers) write_plane(out, positions, shape, layer, keys);
+  }
+}
+
+// `local`: the order of cells in the cache of layer 0, where it has one; else that of the other.
+Written write(const std::vector<std::int32_t>& positions, const StateShape& shape = kShape,
+              const std::vector<std::int32_t>& local = {}) {
+  Written out;
+  out.put<std::uint32_t>("magic", 0xaf143cd8);
+  out.put<std::int32_t>("sequence", 4);
+  if (shape.window.tokens == 0) {
+    write_cache(out, positions, shape, {0, 1});
+  } else {
+    write_cache(out, positions, shape, {1});
+    write_cache(out, local.empty() ? positions : local, shape, {0});
   }
   return out;
 }
@@ -103,7 +132,7 @@ TEST(SequenceState, AWellFormedStateIsReadInFull) {
 }
 
 TEST(SequenceState, TransposedValuesLieByColumn) {
-  const Written written = write({10, 11, 12}, true);
+  const Written written = write({10, 11, 12}, transposed());
   const auto state = parse_sequence_state(written.bytes, transposed());
   ASSERT_TRUE(state.ok()) << state.error().text();
   ASSERT_EQ(state->v[1].size(), 12u);
@@ -112,12 +141,12 @@ TEST(SequenceState, TransposedValuesLieByColumn) {
 }
 
 TEST(SequenceState, EveryFieldThatIsOffIsNamed) {
-  for (const bool v_transposed : {false, true}) {
-    const Written written = write({10, 11, 12}, v_transposed);
+  for (const StateShape& shape : shapes()) {
+    const Written written = write({10, 11, 12}, shape);
     for (const auto& [name, place] : written.fields) {
       std::vector<std::byte> bytes = written.bytes;
       bytes[place + 1] ^= std::byte{0x40};
-      const auto state = parse_sequence_state(bytes, v_transposed ? transposed() : kShape);
+      const auto state = parse_sequence_state(bytes, shape);
       ASSERT_FALSE(state.ok()) << name;
       EXPECT_EQ(state.code(), Code::kIncompatible);
       EXPECT_NE(state.error().detail.find(name + " at byte " + std::to_string(place)), std::string::npos)
@@ -127,9 +156,8 @@ TEST(SequenceState, EveryFieldThatIsOffIsNamed) {
 }
 
 TEST(SequenceState, EveryTruncationAndAnyTailIsRefused) {
-  for (const bool v_transposed : {false, true}) {
-    const StateShape shape = v_transposed ? transposed() : kShape;
-    const Written written = write({10, 11, 12}, v_transposed);
+  for (const StateShape& shape : shapes()) {
+    const Written written = write({10, 11, 12}, shape);
     for (std::size_t size = 0; size < written.bytes.size(); ++size) {
       EXPECT_EQ(parse_sequence_state(std::span(written.bytes).first(size), shape).code(), Code::kIncompatible)
           << size;
@@ -148,17 +176,16 @@ TEST(SequenceState, APositionTwiceIsRefused) {
 
 TEST(SequenceState, ValuesInTheOtherOrderAreRefused) {
   for (const bool v_transposed : {false, true}) {
-    const auto state =
-        parse_sequence_state(write({10, 11, 12}, !v_transposed).bytes, v_transposed ? transposed() : kShape);
+    const auto state = parse_sequence_state(write({10, 11, 12}, v_transposed ? kShape : transposed()).bytes,
+                                            v_transposed ? transposed() : kShape);
     ASSERT_FALSE(state.ok());
     EXPECT_NE(state.error().detail.find("v_trans"), std::string::npos);
   }
 }
 
 TEST(SequenceState, WhatIsFormattedIsWhatLlamaWrites) {
-  for (const bool v_transposed : {false, true}) {
-    const StateShape shape = v_transposed ? transposed() : kShape;
-    const Written written = write({10, 11, 12}, v_transposed);
+  for (const StateShape& shape : shapes()) {
+    const Written written = write({10, 11, 12}, shape);
     ASSERT_EQ(sequence_state_bytes(shape), written.bytes.size());
     // Planes are left alone: what stood there is there still.
     std::vector<std::byte> formatted = written.bytes;
@@ -168,28 +195,48 @@ TEST(SequenceState, WhatIsFormattedIsWhatLlamaWrites) {
   }
 }
 
+// Positions 10 to 12, each unit with its mark.
+void expect_ordered(const ExportedKv& exported, const StateShape& shape) {
+  const kv::Binding& binding = exported.bindings().front();
+  EXPECT_EQ(binding.first_position, 10u);
+  ASSERT_EQ(binding.memory.size(), 4u);
+  for (const kv::RegionMemory& memory : binding.memory) {
+    const bool key = memory.region == "K";
+    const std::size_t columns = !key && shape.v_columns != 0 ? 2 : 1, unit = (key ? 6 : 4) / columns;
+    ASSERT_EQ(memory.bytes, 3 * columns * unit);
+    EXPECT_EQ(memory.open_extent, 3u);
+    for (std::size_t i = 0; i < 3 * columns; ++i) {
+      const auto expected =
+          mark(static_cast<int>(10 + i % 3), static_cast<int>(memory.layer), key, static_cast<int>(i / 3));
+      EXPECT_EQ(memory.base[i * unit], expected) << memory.region << memory.layer << " " << i;
+    }
+  }
+}
+
 TEST(ExportedState, RowsComeInOrderOfPositionWhateverTheCells) {
   const auto counted = std::make_shared<StateMemory>();
-  for (const bool v_transposed : {false, true}) {
-    for (const auto& positions : {std::vector<std::int32_t>{10, 11, 12}, {12, 10, 11}}) {
-      const auto exported = export_state(*counted, buffer_of(write(positions, v_transposed).bytes),
-                                         v_transposed ? transposed() : kShape);
+  for (const StateShape& shape : shapes()) {
+    for (const auto& [positions, local] :
+         {std::pair{std::vector<std::int32_t>{10, 11, 12}, std::vector<std::int32_t>{}},
+          {{12, 10, 11}, {}},
+          {{10, 11, 12}, {11, 10, 12}}}) {
+      const auto exported = export_state(*counted, buffer_of(write(positions, shape, local).bytes), shape);
       ASSERT_TRUE(exported.ok()) << exported.error().text();
-      const kv::Binding& binding = (*exported)->bindings().front();
-      EXPECT_EQ(binding.first_position, 10u);
-      ASSERT_EQ(binding.memory.size(), 4u);
-      for (const kv::RegionMemory& memory : binding.memory) {
-        const bool key = memory.region == "K";
-        const std::size_t columns = !key && v_transposed ? 2 : 1, unit = (key ? 6 : 4) / columns;
-        ASSERT_EQ(memory.bytes, 3 * columns * unit);
-        EXPECT_EQ(memory.open_extent, 3u);
-        for (std::size_t i = 0; i < 3 * columns; ++i) {
-          const auto expected = mark(static_cast<int>(10 + i % 3), static_cast<int>(memory.layer), key,
-                                     static_cast<int>(i / 3));
-          EXPECT_EQ(memory.base[i * unit], expected) << memory.region << memory.layer << " " << i;
-        }
-      }
+      ASSERT_NO_FATAL_FAILURE(expect_ordered(**exported, shape));
     }
+  }
+}
+
+TEST(ExportedState, PartsMakeAWhole) {
+  for (const StateShape& shape : shapes()) {
+    OrderedPlanes planes = OrderedPlanes::make(*std::make_shared<StateMemory>(), shape).value();
+    for (const auto& positions : {std::vector<std::int32_t>{11, 10}, {12}}) {
+      StateShape part = shape;
+      part.position_begin = std::ranges::min(positions);
+      part.position_end = std::ranges::max(positions) + 1;
+      planes.add(parse_sequence_state(write(positions, part).bytes, part).value(), part);
+    }
+    ASSERT_NO_FATAL_FAILURE(expect_ordered(*std::move(planes).finish(), shape));
   }
 }
 
@@ -205,7 +252,7 @@ IncomingState incoming(StateShape shape) {
 }
 
 TEST(IncomingState, PlanesThatAreWrittenMakeAWholeState) {
-  for (const StateShape& shape : {kShape, transposed()}) {
+  for (const StateShape& shape : shapes()) {
     IncomingState state = incoming(shape);
     EXPECT_EQ(state.binding().valid, (kv::TokenRange{0, 3}));
     const auto bytes = state.finish(3);
@@ -222,7 +269,7 @@ TEST(IncomingState, PlanesThatAreWrittenMakeAWholeState) {
 }
 
 TEST(IncomingState, RowsBehindTheEndAreCleared) {
-  for (const StateShape& shape : {kShape, transposed()}) {
+  for (const StateShape& shape : shapes()) {
     IncomingState state = incoming(shape);
     ASSERT_TRUE(state.finish(2).ok());
     for (const kv::RegionMemory& memory : state.binding().memory) {
@@ -236,7 +283,7 @@ TEST(IncomingState, RowsBehindTheEndAreCleared) {
 }
 
 TEST(IncomingState, AByteChangedBesideThePlanesIsSeen) {
-  for (const StateShape& shape : {kShape, transposed()}) {
+  for (const StateShape& shape : shapes()) {
     const std::size_t size = incoming(shape).bytes();
     std::size_t seen = 0;
     for (std::size_t at = 0; at < size; ++at) {

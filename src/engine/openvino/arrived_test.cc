@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -21,7 +20,7 @@ using Tokens = std::vector<TokenId>;
 constexpr std::uint64_t kBlock = 32, kPoolTokens = 1024, kAnswer = 40;
 
 Engine& engine(const std::string& kv_type) {
-  static TestEngines engines({.gguf_path = std::getenv("ISTHMUS_TEST_MODEL"),
+  static TestEngines engines({.gguf_path = model_path(),
                               .threads = 1,
                               .kv_tokens = kPoolTokens,
                               .sequences_max = 6,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Front end, stateful form, paged attention, and two edits: chosen logit rows, and layer 0's attention by
-// itself.
+// Front end, stateful form, paged attention, and three edits: chosen logit rows, windows, and layer 0's
+// attention by itself.
 #include "engine/openvino/conversion.h"
 
 #include <fmt/format.h>
@@ -30,6 +30,8 @@ using ov::op::v0::Result;
 constexpr std::string_view kAttentionType = "PagedAttentionExtension";
 // Query, key and value rows come first, then the caches.
 constexpr std::size_t kRowInputs = 3;
+// How many positions a token attends to, itself and those right before it; i32, 0: all.
+constexpr std::size_t kWindowInput = 10;
 
 std::shared_ptr<Parameter> named_parameter(const ov::element::Type& type, const ov::PartialShape& shape,
                                            const std::string& name) {
@@ -106,6 +108,25 @@ isthmus::Status check_cache_numbers(const std::vector<std::shared_ptr<ov::Node>>
   return ok_status();
 }
 
+// The passes leave 0 everywhere, whatever mask a layer had.
+isthmus::Status set_windows(const std::vector<std::shared_ptr<ov::Node>>& operations, const Window& window) {
+  for (std::uint32_t layer = 0; layer < operations.size(); ++layer) {
+    ov::Node& node = *operations[layer];
+    const auto* const found = node.get_input_size() > kWindowInput
+                                  ? ov::as_type<Constant>(node.get_input_node_ptr(kWindowInput))
+                                  : nullptr;
+    if (found == nullptr || found->get_element_type() != ov::element::i32 ||
+        found->cast_vector<std::int32_t>() != std::vector<std::int32_t>{0}) {
+      return Error{Code::kUnsupported, fmt::format("attention {} has no empty window", layer)};
+    }
+    if (!window.is_local(layer)) continue;
+    const auto tokens =
+        Constant::create(ov::element::i32, found->get_shape(), {static_cast<std::int32_t>(window.tokens)});
+    node.input(kWindowInput).replace_source_output(tokens->output(0));
+  }
+  return ok_status();
+}
+
 // A model of one operation: same attributes and constants, rows from outside.
 std::shared_ptr<ov::Model> isolate(const std::shared_ptr<ov::Node>& attention) {
   ov::ParameterVector parameters;
@@ -142,7 +163,7 @@ isthmus::Result<std::uint32_t> row_width(const ov::Node& attention, std::size_t 
   return static_cast<std::uint32_t>(shape[1].get_length());
 }
 
-isthmus::Result<PagedGraphs> convert_unguarded(const std::string& gguf_path) {
+isthmus::Result<PagedGraphs> convert_unguarded(const std::string& gguf_path, const Window& window) {
   PagedGraphs graphs;
   graphs.decoder = read_stateful(gguf_path);
   rotate_pairs_by_product(*graphs.decoder);
@@ -155,6 +176,7 @@ isthmus::Result<PagedGraphs> convert_unguarded(const std::string& gguf_path) {
   const auto operations = attention_operations(*graphs.decoder);
   graphs.layers = static_cast<std::uint32_t>(operations.size());
   ISTHMUS_TRY(check_cache_numbers(operations));
+  ISTHMUS_TRY(set_windows(operations, window));
   const std::shared_ptr<ov::Node>& attention = operations.front();
   ISTHMUS_TRY(graphs.query_width, row_width(*attention, 0));
   ISTHMUS_TRY(graphs.key_width, row_width(*attention, 1));
@@ -165,9 +187,9 @@ isthmus::Result<PagedGraphs> convert_unguarded(const std::string& gguf_path) {
 
 }  // namespace
 
-isthmus::Result<PagedGraphs> convert_gguf(const std::string& gguf_path) {
+isthmus::Result<PagedGraphs> convert_gguf(const std::string& gguf_path, const Window& window) {
   try {
-    return convert_unguarded(gguf_path);
+    return convert_unguarded(gguf_path, window);
   } catch (const std::exception& error) {
     return Error{Code::kUnsupported, fmt::format("OpenVINO can't convert {}: {}", gguf_path, error.what())};
   }

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "engine/probe/architecture.h"
 
 namespace isthmus::engine::openvino {
 
@@ -30,8 +31,9 @@ struct PagedGraphs {
   std::uint32_t query_width = 0, key_width = 0, value_width = 0;  // Of layer 0, in elements.
 };
 
+// Attention of `window`'s local layers is bound to it: the passes drop the mask that said so.
 // Errors: unsupported if the front end or a pass can't convert the file, or the graph isn't of the known
 // shape.
-Result<PagedGraphs> convert_gguf(const std::string& gguf_path);
+Result<PagedGraphs> convert_gguf(const std::string& gguf_path, const Window& window);
 
 }  // namespace isthmus::engine::openvino

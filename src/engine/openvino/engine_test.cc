@@ -4,13 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <map>
 #include <memory>
 
 #include "engine/openvino/openvino.h"
+#include "engine/openvino/test_engine.h"
 #include "engine/probe/probe.h"
 
 namespace isthmus::engine::openvino {
@@ -24,11 +24,6 @@ using Row = std::vector<float>;
 // "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 const Tokens kQuestion{1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198};
 constexpr TokenId kParis = 7042;
-
-std::string model_path() {
-  const char* path = std::getenv("ISTHMUS_TEST_MODEL");
-  return path == nullptr ? "" : path;
-}
 
 Options small_options(const std::string& kv_type) {
   return {.gguf_path = model_path(),

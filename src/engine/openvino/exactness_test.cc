@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -12,6 +11,7 @@
 
 #include "base/digest.h"
 #include "engine/openvino/openvino.h"
+#include "engine/openvino/test_engine.h"
 
 namespace isthmus::engine::openvino {
 namespace {
@@ -26,7 +26,7 @@ struct Arithmetic {
 };
 
 Options options(const Arithmetic& arithmetic, std::uint64_t kv_tokens) {
-  return {.gguf_path = std::getenv("ISTHMUS_TEST_MODEL"),
+  return {.gguf_path = model_path(),
           .kv_type = arithmetic.kv_type,
           .threads = 1,
           .kv_tokens = kv_tokens,

@@ -6,12 +6,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <functional>
 #include <string>
 
 #include "base/digest.h"
 #include "engine/openvino/openvino.h"
+#include "engine/openvino/test_engine.h"
 
 namespace isthmus::engine::openvino {
 namespace {
@@ -20,8 +20,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 Result<std::unique_ptr<Engine>> make(const std::string& isa) {
-  return make_openvino(
-      {.gguf_path = std::getenv("ISTHMUS_TEST_MODEL"), .kv_type = "f32", .kv_tokens = 128, .isa = isa});
+  return make_openvino({.gguf_path = model_path(), .kv_type = "f32", .kv_tokens = 128, .isa = isa});
 }
 
 // "logits" and their digest, or why not.

@@ -66,6 +66,7 @@ Result<std::unique_ptr<Engine>> make_openvino(const Options& options) {
                     .regions = {},
                     .parking = {}};
   ISTHMUS_TRY(parts.model, PagedModel::load({.gguf_path = options.gguf_path,
+                                             .window = facts.window,
                                              .kv_type = options.kv_type,
                                              .threads = options.threads,
                                              .instruction_set = options.isa,

@@ -10,10 +10,10 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 
+#include "engine/openvino/test_engine.h"
 #include "engine/probe/model_facts.h"
 #include "kv/catalogue.h"
 
@@ -21,11 +21,6 @@ namespace isthmus::engine::openvino {
 namespace {
 
 using ::testing::HasSubstr;
-
-std::string model_path() {
-  const char* path = std::getenv("ISTHMUS_TEST_MODEL");
-  return path == nullptr ? "" : path;
-}
 
 // One model a KV type for all tests: loading takes seconds.
 const PagedModel& model(const std::string& kv_type) {

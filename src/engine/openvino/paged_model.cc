@@ -74,7 +74,7 @@ class OpenvinoModel : public PagedModel {
   static Result<std::unique_ptr<PagedModel>> create(const PagedModelOptions& options) {
     ISTHMUS_TRY(const KvType type, find_kv_type(options.kv_type));
     ISTHMUS_TRY(choose_instruction_set(options.instruction_set));
-    ISTHMUS_TRY(PagedGraphs graphs, convert_gguf(options.gguf_path));
+    ISTHMUS_TRY(PagedGraphs graphs, convert_gguf(options.gguf_path, options.window));
     auto model = std::make_unique<OpenvinoModel>();
     model->properties_ = properties(options, type);
     model->version_ = ov::get_openvino_version().buildNumber;

@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "engine/openvino/kv_memory.h"
+#include "engine/probe/architecture.h"
 
 namespace isthmus::engine::openvino {
 
@@ -24,6 +25,7 @@ inline std::uint64_t blocks_of(std::uint64_t tokens) {
 
 struct PagedModelOptions {
   std::string gguf_path;
+  Window window{};      // Of its local layers.
   std::string kv_type;  // "f32", "f16", "u8", "u8_channel", "u4".
   std::uint32_t threads = 1;
   std::string instruction_set = "native";  // "avx512", "avx2".

@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,7 +21,7 @@ using Tokens = std::vector<TokenId>;
 constexpr std::uint64_t kPoolTokens = 512, kPoolBlocks = 16, kParkedTokens = 320, kParkedBlocks = 10;
 
 Engine& engine(const std::string& kv_type) {
-  static TestEngines engines({.gguf_path = std::getenv("ISTHMUS_TEST_MODEL"),
+  static TestEngines engines({.gguf_path = model_path(),
                               .threads = 1,
                               .kv_tokens = kPoolTokens,
                               .parked_tokens = kParkedTokens,

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -23,7 +22,7 @@ using Salt = std::optional<std::string>;
 constexpr std::uint64_t kBlock = 32, kPoolTokens = 1024;
 
 Engine& engine(const std::string& kv_type) {
-  static TestEngines engines({.gguf_path = std::getenv("ISTHMUS_TEST_MODEL"),
+  static TestEngines engines({.gguf_path = model_path(),
                               .threads = 1,
                               .kv_tokens = kPoolTokens,
                               .sequences_max = 6,

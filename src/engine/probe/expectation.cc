@@ -17,6 +17,9 @@ struct Config {
   const Architecture* architecture = nullptr;
   std::uint64_t width = 0, heads = 0, kv_heads = 0, dim = 0;
   double epsilon = 0, theta = 10'000;  // GGUF's default of rope.freq_base.
+  Window window;
+
+  double theta_of(std::uint32_t layer) const { return window.is_local(layer) ? window.rope_theta : theta; }
 };
 
 Error unsupported(std::string detail) {
@@ -58,6 +61,7 @@ Result<Config> read_config(const GgufFile& file) {
   if (file.has(key("rope.freq_base"))) {
     ISTHMUS_TRY(config.theta, file.real(key("rope.freq_base")));
   }
+  ISTHMUS_TRY(config.window, read_window(file, *config.architecture));
   return config;
 }
 
@@ -159,8 +163,18 @@ Result<Layer0> project_layer0(const std::string& gguf_path, std::span<const Toke
   ISTHMUS_TRY(add_bias(file, config, "blk.0.attn_v.bias", layer.v, layer.v_without));
   if (config.architecture->has_head_norms) ISTHMUS_TRY(normalise_heads(file, config, layer));
   layer.pairs_halves = config.architecture->pairs_halves;
-  layer.rope_theta = config.theta;
+  layer.rope_theta = config.theta_of(0);
   return layer;
+}
+
+Result<RopeBases> read_rope_bases(const std::string& gguf_path) {
+  ISTHMUS_TRY(const GgufFile file, GgufFile::open(gguf_path));
+  ISTHMUS_TRY(const Config config, read_config(file));
+  ISTHMUS_TRY(const std::uint64_t layers,
+              file.count(fmt::format("{}.block_count", config.architecture->name)));
+  RopeBases bases{.stated = config.theta, .of_layer = {}};
+  for (std::uint32_t layer = 0; layer < layers; ++layer) bases.of_layer.push_back(config.theta_of(layer));
+  return bases;
 }
 
 std::vector<float> rotate(const RowShape& shape, std::span<const float> rows, const Rotation& rotation) {

@@ -30,8 +30,16 @@ struct Layer0 {
   std::vector<float> k, v;
   std::vector<Omission> k_without, v_without;
   bool pairs_halves = false;  // What the file's order is made for: see Rotation.
-  double rope_theta = 0;      // As the file says.
+  double rope_theta = 0;      // Of this layer, as the file says.
 };
+
+// Bases of rope, as the file says.
+struct RopeBases {
+  double stated = 0;             // What a descriptor states: that of layers which attend to all positions.
+  std::vector<double> of_layer;  // Of each layer.
+};
+// Errors as of expected_layer0().
+Result<RopeBases> read_rope_bases(const std::string& gguf_path);
 
 // The first layer of the file's model for `tokens`; see expected_layer0() for errors.
 Result<Layer0> project_layer0(const std::string& gguf_path, std::span<const TokenId> tokens);

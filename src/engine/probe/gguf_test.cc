@@ -201,21 +201,73 @@ TEST(ModelFacts, ArchitecturesDifferInPairingBiasesAndNorms) {
             (std::vector<std::string>{"rope:halves", "hadamard:128"}));
 }
 
-TEST(ModelFacts, ASlidingWindowIsRefusedUnlessNoSequenceOutgrowsIt) {
+TEST(ModelFacts, ASlidingWindowIsRefusedWhereTheArchitectureHasNoneUnlessNoSequenceOutgrowsIt) {
   const auto facts_of = [](const std::string& architecture, std::uint32_t window) {
     GgufWriter gguf = TestModel{.architecture = architecture}.writer();
     gguf.u32(architecture + ".attention.sliding_window", window);
     return read_model_facts(write_file(path_of("window.gguf"), gguf.bytes()));
   };
-  for (const std::string architecture : {"llama", "qwen2", "gemma3"}) {
+  for (const std::string architecture : {"llama", "qwen2", "gemma"}) {
     const auto facts = facts_of(architecture, 4095);
     ASSERT_FALSE(facts.ok()) << architecture;
     EXPECT_EQ(facts.code(), Code::kUnsupported);
-    EXPECT_NE(facts.error().detail.find("sliding window isn't served yet: " + architecture + ".attention"),
+    EXPECT_NE(facts.error().detail.find("sliding window isn't served for " + architecture + ": " +
+                                        architecture + ".attention"),
               std::string::npos)
         << facts.error().detail;
   }
   for (const std::uint32_t window : {0u, 4096u}) EXPECT_TRUE(facts_of("qwen2", window).ok()) << window;
+}
+
+TEST(ModelFacts, TheWindowOfGemma3IsOfAllLayersButEverySixth) {
+  const ModelFacts facts = read_model_facts(gemma3_model().write(path_of("gemma3.gguf"))).value();
+  EXPECT_EQ(facts.window.tokens, 24u);
+  EXPECT_EQ(facts.window.rope_theta, 1e4);
+  EXPECT_EQ(facts.rope_theta, 1e6);
+  for (const std::uint32_t layer : {0u, 4u, 6u, 10u}) EXPECT_TRUE(facts.window.is_local(layer)) << layer;
+  for (const std::uint32_t layer : {5u, 11u}) EXPECT_FALSE(facts.window.is_local(layer)) << layer;
+  EXPECT_EQ(facts.config_digest,
+            digest128("gemma3 layers=7 width=256 heads=4 kv_heads=2 head_dim=128 vocabulary=512 "
+                      "epsilon=3ee4f8b580000000 theta=412e848000000000 scaling=none "
+                      "window=24 but_every=6 theta=40c3880000000000 head_norms=qk")
+                .hex());
+  const auto descriptor = describe(facts, *kv::find_storage("llamacpp:f16").value()).value();
+  ASSERT_EQ(descriptor.groups.size(), 1u);
+  EXPECT_EQ(descriptor.groups[0].attention, kv::AttentionKind::kFull);
+  EXPECT_EQ(descriptor.groups[0].layers.size(), 7u);
+}
+
+// One key more in a file that is served; the detail of the refusal, "" if there's none.
+std::string refusal_with(const TestModel& model, const std::function<void(GgufWriter&)>& add) {
+  GgufWriter gguf = model.writer();
+  add(gguf);
+  const auto facts = read_model_facts(write_file(path_of("with.gguf"), gguf.bytes()));
+  if (facts.ok()) return "";
+  EXPECT_EQ(facts.code(), Code::kUnsupported);
+  return facts.error().detail;
+}
+
+TEST(ModelFacts, KeysThatChangeAttentionOtherwiseAreNamed) {
+  for (const std::string key : {"attn_logit_softcapping", "final_logit_softcapping", "attention.scale",
+                                "attention.sliding_window_pattern", "attention.key_length_swa",
+                                "attention.value_length_swa", "rope.dimension_count_swa"}) {
+    for (const TestModel& model : {llama_model(), gemma3_model()}) {
+      const std::string full = model.architecture + "." + key;
+      const std::string detail = refusal_with(model, [&](GgufWriter& gguf) { gguf.f32(full, 1); });
+      EXPECT_NE(detail.find(full + " isn't served"), std::string::npos) << full << ": " << detail;
+    }
+  }
+  EXPECT_EQ(
+      refusal_with(gemma3_model(), [](GgufWriter& gguf) { gguf.f32("gemma3.rope.freq_base_swa", 5e3f); }),
+      "");
+  TestModel windowless = gemma3_model(), large = gemma3_model();
+  windowless.window = 0;
+  large.layers = 62;
+  const auto nothing = [](GgufWriter&) {};
+  EXPECT_NE(refusal_with(windowless, nothing).find("gemma3.attention.sliding_window is missing"),
+            std::string::npos);
+  EXPECT_NE(refusal_with(large, nothing).find("62 layers"), std::string::npos)
+      << refusal_with(large, nothing);
 }
 
 TEST(ModelFacts, AnUnknownArchitectureIsNamed) {
@@ -223,7 +275,7 @@ TEST(ModelFacts, AnUnknownArchitectureIsNamed) {
   gguf.text("general.architecture", "mamba");
   const auto facts = read_model_facts(write_file(path_of("mamba.gguf"), gguf.bytes()));
   EXPECT_EQ(facts.code(), Code::kUnsupported);
-  EXPECT_NE(facts.error().detail.find("\"mamba\" isn't served; llama, qwen2, qwen3, gemma are"),
+  EXPECT_NE(facts.error().detail.find("\"mamba\" isn't served; llama, qwen2, qwen3, gemma, gemma3 are"),
             std::string::npos)
       << facts.error().detail;
 }

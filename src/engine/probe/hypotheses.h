@@ -25,9 +25,6 @@ struct Judgement {
   std::string surprise;             // Empty if both are within the tolerance.
 };
 
-// sqrt(Σ(a − b)² / Σb²) with `expected` as b; infinite if sizes differ or a number isn't finite.
-double relative_error(std::span<const float> found, std::span<const float> expected);
-
 Judgement judge(const Subject& subject);
 
 }  // namespace isthmus::engine

@@ -11,7 +11,6 @@
 #include "base/bytes.h"
 #include "base/digest.h"
 #include "base/mac.h"
-#include "engine/probe/architecture.h"
 #include "engine/probe/gguf.h"
 
 namespace isthmus::engine {
@@ -103,14 +102,28 @@ Status read_rope(const GgufFile& file, const Architecture& architecture, ModelFa
   return ok_status();
 }
 
+std::string window_text(const Window& window) {
+  if (window.tokens == 0) return "none";
+  return fmt::format("{} but_every={} theta={:016x}", window.tokens, window.period,
+                     std::bit_cast<std::uint64_t>(window.rope_theta));
+}
+
+// llama.cpp takes so many layers of Gemma 3 for the 27B, and scales its queries otherwise than by the head.
+Status check_query_scale(const ModelFacts& facts) {
+  if (facts.architecture != "gemma3" || facts.layers != 62 || facts.head_dim * facts.heads == facts.width)
+    return ok_status();
+  return Error{Code::kUnsupported,
+               "model: gemma3 of 62 layers isn't served: engines differ in its query scale"};
+}
+
 // What most models don't have is only said of those that have it.
 std::string config_digest(const ModelFacts& facts) {
   std::string text = fmt::format(
       "{} layers={} width={} heads={} kv_heads={} head_dim={} vocabulary={} epsilon={:016x} "
-      "theta={:016x} scaling={} window=none",
+      "theta={:016x} scaling={} window={}",
       facts.architecture, facts.layers, facts.width, facts.heads, facts.kv_heads, facts.head_dim,
       facts.vocabulary, std::bit_cast<std::uint64_t>(facts.norm_epsilon),
-      std::bit_cast<std::uint64_t>(facts.rope_theta), facts.rope_scaling);
+      std::bit_cast<std::uint64_t>(facts.rope_theta), facts.rope_scaling, window_text(facts.window));
   if (!facts.biases.empty()) text += " biases=" + facts.biases;
   if (!facts.head_norms.empty()) text += " head_norms=" + facts.head_norms;
   return digest128(text).hex();
@@ -131,7 +144,9 @@ Result<ModelFacts> read_model_facts(const std::string& gguf_path) {
   facts.biases = biased_projections(file);
   facts.head_norms = architecture.has_head_norms ? "qk" : "";
   ISTHMUS_TRY(read_shapes(file, facts));
+  ISTHMUS_TRY(check_query_scale(facts));
   ISTHMUS_TRY(read_rope(file, architecture, facts));
+  ISTHMUS_TRY(facts.window, read_window(file, architecture));
   facts.weights_recipe = "gguf-unknown";
   if (file.has("general.file_type")) {
     ISTHMUS_TRY(const auto file_type, file.count("general.file_type"));

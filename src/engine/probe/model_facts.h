@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "engine/probe/architecture.h"
 #include "kv/catalogue.h"
 #include "kv/descriptor.h"
 
@@ -21,14 +22,15 @@ struct ModelFacts {
   std::uint32_t vocabulary = 0;
   std::uint64_t context_tokens = 0;  // Of one sequence, as trained.
   double norm_epsilon = 0;
-  double rope_theta = 0;
+  double rope_theta = 0;         // Of layers that attend to all positions.
+  Window window;                 // Of the others.
   std::string rope_scaling;      // "none", or a digest of the scaling's parameters.
   std::string rope_pairing;      // "interleaved" or "halves": the order of K rows that the weights give.
   std::string biases;            // Projections of attention that have one: letters of "qkv".
   std::string head_norms;        // Those whose rows of each head are normalised before rope: "" or "qk".
   std::string weights_recipe;    // "gguf-q4_1", from general.file_type.
   std::string file_sha256;       // Lower-case hex, of the whole file.
-  std::string config_digest;     // 32 hex digits: shapes, biases, norms, rope.
+  std::string config_digest;     // 32 hex digits: shapes, biases, norms, rope, window.
   std::string tokenizer_digest;  // 32 hex digits: every tokenizer.* key and value.
 };
 
@@ -40,10 +42,11 @@ Result<ModelFacts> read_model_facts(const std::string& gguf_path);
 // ModelFacts::tokenizer_digest alone, without digesting the whole file. Errors as above.
 Result<std::string> read_tokenizer_digest(const std::string& gguf_path);
 
-// The descriptor of an engine that keeps this model's KV in `storage`: one group of full attention over all
-// layers, components k (rotated, "rope:interleaved" or "rope:halves") and v, everything on rank 0; weights
-// recipe "openvino/gguf-q4_1". `storage` names what engines store ("openvino:u8"); value transforms that it
-// adds come after k's rope. Errors: those of kv::represent and Descriptor::validate.
+// The descriptor of an engine that keeps this model's KV in `storage`: one group over all layers that
+// keeps all positions, whoever attends to them; components k (rotated, "rope:interleaved" or "rope:halves")
+// and v, everything on rank 0; weights recipe "openvino/gguf-q4_1". `storage` names what engines store
+// ("openvino:u8"); value transforms that it adds come after k's rope. Errors: those of kv::represent and
+// Descriptor::validate.
 Result<kv::Descriptor> describe(const ModelFacts& facts, const kv::Storage& storage,
                                 const std::string& lineage = {});
 

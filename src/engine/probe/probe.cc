@@ -43,7 +43,7 @@ Error surprise(const std::string& detail) {
 }
 
 // Statements that need no state to be compared.
-Status check_statements(const Engine& engine, double file_theta) {
+Status check_statements(const Engine& engine, double stated_theta) {
   const kv::Descriptor& descriptor = engine.descriptor();
   if (descriptor.groups.size() != 1 || descriptor.representation.size() != 1 ||
       descriptor.representation[0].forms.size() != descriptor.groups[0].components.size() ||
@@ -51,9 +51,9 @@ Status check_statements(const Engine& engine, double file_theta) {
     return Error{Code::kUnsupported,
                  "probe: a descriptor of other than one layer group with a form for each component"};
   }
-  if (descriptor.identity.rope_theta != file_theta) {
+  if (descriptor.identity.rope_theta != stated_theta) {
     return surprise(fmt::format("identity.rope_theta is {} in the descriptor, {} in the file",
-                                descriptor.identity.rope_theta, file_theta));
+                                descriptor.identity.rope_theta, stated_theta));
   }
   const std::uint32_t described = descriptor.representation[0].block_tokens;
   if (engine.info().block_tokens != described) {
@@ -63,22 +63,39 @@ Status check_statements(const Engine& engine, double file_theta) {
   return ok_status();
 }
 
-Result<ProbeReport> judge_sequence(Engine& engine, SequenceId sequence, std::span<const TokenId> tokens,
-                                   const Subject& unbound) {
-  ISTHMUS_TRY(run(engine, sequence, tokens));
-  ISTHMUS_TRY(const std::unique_ptr<ExportedKv> state,
-              engine.kv_source()->export_range(sequence, {0, tokens.size()}));
-  Subject subject = unbound;
-  subject.binding = &state->bindings().front();
-  const Judgement judgement = judge(subject);
+// What the engine keeps of a sequence of these tokens.
+Result<std::unique_ptr<ExportedKv>> state_of(Engine& engine, std::span<const TokenId> tokens) {
+  ISTHMUS_TRY(const SequenceId sequence, engine.open(tokens.size()));
+  Result<std::unique_ptr<ExportedKv>> state = [&]() -> Result<std::unique_ptr<ExportedKv>> {
+    ISTHMUS_TRY(run(engine, sequence, tokens));
+    return engine.kv_source()->export_range(sequence, {0, tokens.size()});
+  }();
+  engine.close(sequence);
+  return state;
+}
+
+Result<ProbeReport> judge_values(Engine& engine, std::span<const TokenId> tokens, const Layer0& truth,
+                                 const ProbeTolerance& tolerance) {
+  ISTHMUS_TRY(const std::unique_ptr<ExportedKv> state, state_of(engine, tokens));
+  const kv::Binding& binding = state->bindings().front();
+  const Judgement judgement = judge(
+      {.descriptor = &engine.descriptor(), .binding = &binding, .truth = &truth, .tolerance = tolerance});
   if (!judgement.surprise.empty()) return surprise(judgement.surprise);
-  ISTHMUS_TRY(
-      check_every_layer(engine.descriptor(), state->bindings().front(), tokens.size()).with_context("probe"));
+  ISTHMUS_TRY(check_every_layer(engine.descriptor(), binding, tokens.size()).with_context("probe"));
   return ProbeReport{.k_error = judgement.k_error,
                      .v_error = judgement.v_error,
-                     .tolerance = subject.tolerance,
+                     .tolerance = tolerance,
                      .tokens = static_cast<std::uint32_t>(tokens.size()),
                      .layers = static_cast<std::uint32_t>(engine.descriptor().groups[0].layers.size())};
+}
+
+Status judge_rotations(Engine& engine, TokenId token, std::uint64_t count, const RopeBases& bases,
+                       const ProbeTolerance& tolerance) {
+  const std::vector<TokenId> tokens(count, token);
+  ISTHMUS_TRY(const std::unique_ptr<ExportedKv> state, state_of(engine, tokens));
+  // Both rows that are compared are off.
+  return check_rotations(engine.descriptor(), state->bindings().front(), count, bases, 2 * tolerance.k)
+      .with_context("probe");
 }
 
 // Twice the rounding seen of values like the test model's: 8 bits 0.0084 (q8_0 unrotated), 4 bits 0.1.
@@ -98,7 +115,8 @@ double storage_tolerance(const kv::DecodeForm& form) {
 
 std::string ProbeReport::text() const {
   return fmt::format(
-      "layer 0 of {} tokens: K off by {:.2e} (tolerance {:.2e}), V by {:.2e} ({:.2e}); {} layers plausible",
+      "layer 0 of {} tokens: K off by {:.2e} (tolerance {:.2e}), V by {:.2e} ({:.2e}); {} layers plausible, "
+      "K of each turned by its rope",
       tokens, k_error, tolerance.k, v_error, tolerance.v, layers);
 }
 
@@ -128,17 +146,16 @@ Result<ProbeReport> probe_meaning(Engine& engine, const std::string& gguf_path,
   const std::vector<TokenId> tokens =
       probe_tokens(std::min(wanted, engine.info().context_tokens_max), engine.info().vocabulary);
   ISTHMUS_TRY(const Layer0 truth, project_layer0(gguf_path, tokens));
-  ISTHMUS_TRY(check_statements(engine, truth.rope_theta));
+  ISTHMUS_TRY(const RopeBases bases, read_rope_bases(gguf_path));
+  ISTHMUS_TRY(check_statements(engine, bases.stated));
   const kv::Component& key = engine.descriptor().groups[0].components[0];
   if (key.heads != truth.shape.heads || key.dim != truth.shape.dim) {
     return surprise(fmt::format("component {} has {} heads of {} in the descriptor, {} of {} in the file",
                                 key.name, key.heads, key.dim, truth.shape.heads, truth.shape.dim));
   }
-  ISTHMUS_TRY(const SequenceId sequence, engine.open(tokens.size()));
-  auto report = judge_sequence(
-      engine, sequence, tokens,
-      {.descriptor = &engine.descriptor(), .binding = nullptr, .truth = &truth, .tolerance = tolerance});
-  engine.close(sequence);
+  ISTHMUS_TRY(const ProbeReport report, judge_values(engine, tokens, truth, tolerance));
+  const std::uint64_t turns = std::min(kTokensWithoutBlocks, engine.info().context_tokens_max);
+  ISTHMUS_TRY(judge_rotations(engine, tokens.front(), turns, bases, tolerance));
   return report;
 }
 

@@ -54,9 +54,10 @@ ProbeTolerance probe_tolerance(const Engine& engine);
 // 0 with the weights, after what the descriptor says was done to the values (rope, hadamard). incompatible on
 // a surprise, naming the factor that would explain it: it tries the other hypotheses (K and V swapped, other
 // rope pairing, unrotated K, a bias or norm left out, heads rotated, wrong scale, hadamard or none, V
-// transposed, block size). Of the other layers it is only known that they must be finite, written everywhere,
-// not constant and unlike each other. The engine's own memory is read through its KvSource; unsupported
-// without one.
+// transposed, block size). Of the other layers it is known that they must be finite, written everywhere, not
+// constant and unlike each other, and that rope turns their K by their own base: that shows in a sequence of
+// one token over and over. How far attention reaches isn't looked at. The engine's own memory is read through
+// its KvSource; unsupported without one.
 Result<ProbeReport> probe_meaning(Engine& engine, const std::string& gguf_path,
                                   const ProbeTolerance& tolerance);
 

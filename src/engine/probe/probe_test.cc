@@ -123,11 +123,9 @@ class FakeEngine : public Engine, public KvSource {
   }
 
   std::function<void(LayerRows&, const Layer0&)> change = [](LayerRows&, const Layer0&) {};
-  // Of the other layer, given what layer 0 holds.
-  std::function<void(LayerRows&)> make_second = [](LayerRows& rows) {
-    std::ranges::reverse(rows.k);
-    std::ranges::reverse(rows.v);
-  };
+  std::function<void(LayerRows&)> make_second;  // Of layer 1, given what layer 0 holds.
+  // Of a layer, given what the file says.
+  std::function<double(std::uint32_t, double)> theta = [](std::uint32_t, double stated) { return stated; };
   kv::Descriptor claim;
   std::string path;  // Of the model that it runs.
   bool is_source = true;
@@ -159,14 +157,31 @@ class FakeEngine : public Engine, public KvSource {
 
   Result<std::unique_ptr<ExportedKv>> export_range(SequenceId, kv::TokenRange) override {
     const std::string pairing = truth_.groups[0].components[0].value_transforms[0].substr(5);  // "rope:..."
-    LayerRows rows = expected_layer0(path, tokens_, pairing).value();
-    change(rows, project_layer0(path, tokens_).value());
-    std::vector<LayerRows> layers(2, rows);
-    make_second(layers[1]);
+    const RopeBases bases = read_rope_bases(path).value();
+    std::vector<LayerRows> layers;
+    for (std::uint32_t layer = 0; layer < bases.of_layer.size(); ++layer) {
+      layers.push_back(rows_of(layer, theta(layer, bases.of_layer[layer]), pairing));
+    }
+    if (make_second) make_second(layers[1] = layers[0]);
     return std::unique_ptr<ExportedKv>(std::make_unique<StoredLayers>(truth_, layers));
   }
 
  private:
+  // Any layer is one, as long as no two are alike: layer 0 of tokens further on.
+  LayerRows rows_of(std::uint32_t layer, double rope_theta, const std::string& pairing) const {
+    std::vector<TokenId> tokens = tokens_;
+    for (TokenId& token : tokens) token = (token + static_cast<TokenId>(layer)) % TestModel::kVocabulary;
+    Layer0 made = project_layer0(path, tokens).value();
+    made.rope_theta = rope_theta;
+    LayerRows rows{.tokens = made.shape.tokens,
+                   .heads = made.shape.heads,
+                   .dim = made.shape.dim,
+                   .k = kept(made, made.k, pairing, rope_theta),
+                   .v = made.v};
+    change(rows, made);
+    return rows;
+  }
+
   kv::Descriptor truth_;
   EngineInfo info_;
   std::vector<TokenId> tokens_;
@@ -344,7 +359,8 @@ std::string path_of(const TestModel& model) {
 TEST(ProbeOfArchitectures, HonestEnginesPassInEveryStorage) {
   TestModel biased = llama_model(), normed = qwen3_model();
   biased.has_biases = normed.has_biases = true;
-  for (const TestModel& model : {qwen2_model(), qwen3_model(), gemma_model(), biased, normed}) {
+  for (const TestModel& model :
+       {qwen2_model(), qwen3_model(), gemma_model(), gemma3_model(), biased, normed}) {
     const std::string path = path_of(model);
     for (const auto& [storage, bound] : {std::pair{"llamacpp:f32", 1e-6}, std::pair{"llamacpp:f16", 1e-3},
                                          std::pair{"openvino:f32", 1e-6}, std::pair{"openvino:u8", 1e-2}}) {
@@ -386,6 +402,7 @@ TEST(ProbeOfArchitectures, WhatIsLeftOutOrPairedOtherwiseIsNamed) {
   expect_refusals(qwen2_model(), lies_of_all);
   expect_refusals(qwen3_model(), lies_of_all);
   expect_refusals(gemma_model(), lies_of_all);
+  expect_refusals(gemma3_model(), lies_of_all);
   expect_refusals(qwen2_model(),
                   {{"rows are stored without blk.0.attn_k.bias",
                     [](LayerRows& rows, const Layer0& layer) {
@@ -446,6 +463,27 @@ TEST(Probe, DescribedHadamardIsExpectedAndItsAbsenceNamed) {
   };
   EXPECT_NE(refusal(engine).find("rope pairing is halves, the descriptor says interleaved"),
             std::string::npos);
+}
+
+// Layer 0 of Gemma 3 is a local one, layer 5 isn't.
+TEST(ProbeOfArchitectures, ARopeOfAnotherKindOfLayerIsNamed) {
+  const std::string path = path_of(gemma3_model());
+  const auto refusal_of = [&](std::uint32_t lying, double lie) {
+    FakeEngine engine(descriptor_of("llamacpp:f16", path), path);
+    engine.theta = [=](std::uint32_t layer, double stated) { return layer == lying ? lie : stated; };
+    return refusal(engine);
+  };
+  EXPECT_EQ(refusal_of(5, 1e6).find("passed"), 0u);
+  EXPECT_NE(refusal_of(0, 1e6).find("rope theta is 1000000, the file says 10000"), std::string::npos)
+      << refusal_of(0, 1e6);
+  for (const auto& [layer, lie, claim] :
+       {std::tuple{4u, 1e6, "K of layer 4: rows of one token are off"},
+        {4u, 1e6, "(tolerance 0.04): rope theta is 1000000, the file says 10000"},
+        {5u, 1e4, "(tolerance 0.04): rope theta is 10000, the file says 1000000"},
+        {5u, 2e4, "(tolerance 0.04): no known base explains it"}}) {
+    const std::string detail = refusal_of(layer, lie);
+    EXPECT_NE(detail.find(claim), std::string::npos) << claim << ": " << detail;
+  }
 }
 
 struct LayoutLie {

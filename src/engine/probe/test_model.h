@@ -2,8 +2,11 @@
 // Tiny GGUF models with random weights, written by tests; and the writer for other GGUF files.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <span>
@@ -107,14 +110,18 @@ inline std::vector<float> random_floats(std::size_t count, std::uint64_t stream,
   return out;
 }
 
-// Two layers of width 256 with 4 heads and 2 KV heads.
+// Layers of width 256 with 4 heads and 2 KV heads.
 struct TestModel {
   static constexpr std::uint32_t kWidth = 256, kHeads = 4, kKvHeads = 2, kDim = 64, kVocabulary = 512,
                                  kInner = 128;
 
   std::string architecture = "llama";
   std::uint32_t dim = kDim;
+  std::uint32_t layers = 2;
   bool has_biases = false, has_head_norms = false;
+  bool has_post_norms = false;  // After attention and after the feed-forward.
+  std::uint32_t window = 0;     // Of attention, where the architecture has one; 0: the file says nothing.
+  float rope_theta = 50'000;
   double reach = 0.5;                   // Of the matrices' elements.
   const GgufFile* tokenizer = nullptr;  // Whose tokenizer the model has; none: 512 tokens that are no text.
 
@@ -128,13 +135,14 @@ struct TestModel {
     gguf.text("general.architecture", architecture);
     gguf.text("general.name", "test");
     gguf.u32("general.file_type", 0);
-    gguf.u32(architecture + ".block_count", 2);
+    gguf.u32(architecture + ".block_count", layers);
     gguf.u32(architecture + ".embedding_length", kWidth);
     gguf.u32(architecture + ".attention.head_count", kHeads);
     gguf.u32(architecture + ".attention.head_count_kv", kKvHeads);
     gguf.u32(architecture + ".context_length", 4096);
     gguf.f32(architecture + ".attention.layer_norm_rms_epsilon", 1e-5f);
-    gguf.f32(architecture + ".rope.freq_base", 50'000.0f);
+    gguf.f32(architecture + ".rope.freq_base", rope_theta);
+    if (window != 0) gguf.u32(architecture + ".attention.sliding_window", window);
     if (dim * kHeads != kWidth) {
       gguf.u32(architecture + ".attention.key_length", dim);
       gguf.u32(architecture + ".attention.value_length", dim);
@@ -156,9 +164,11 @@ struct TestModel {
   void add_rest(GgufWriter& gguf) const {
     gguf.u32(architecture + ".feed_forward_length", kInner);
     gguf.f32_tensor("output_norm.weight", {kWidth}, random_floats(kWidth, 10));
-    add_keys_and_values(gguf, "blk.1.", 20);
+    for (std::uint32_t i = 1; i < layers; ++i)
+      add_keys_and_values(gguf, name_of(i), i == 1 ? 20 : 1000 + 10 * i);
     std::uint64_t stream = 40;
-    for (const std::string layer : {"blk.0.", "blk.1."}) {
+    for (std::uint32_t i = 0; i < layers; ++i) {
+      const std::string layer = name_of(i);
       add_projection(gguf, layer + "attn_q", kHeads * dim, stream++);
       if (has_head_norms) gguf.f32_tensor(layer + "attn_q_norm.weight", {dim}, gains(dim, stream++));
       add_matrix(gguf, layer + "attn_output", kHeads * dim, kWidth, stream++);
@@ -166,6 +176,10 @@ struct TestModel {
       add_matrix(gguf, layer + "ffn_gate", kWidth, kInner, stream++);
       add_matrix(gguf, layer + "ffn_up", kWidth, kInner, stream++);
       add_matrix(gguf, layer + "ffn_down", kInner, kWidth, stream++);
+      if (!has_post_norms) continue;
+      // As large as an embedding that was scaled by 16, so that answers hang on what a layer adds.
+      gguf.f32_tensor(layer + "post_attention_norm.weight", {kWidth}, random_floats(kWidth, stream++, 2, 6));
+      gguf.f32_tensor(layer + "post_ffw_norm.weight", {kWidth}, random_floats(kWidth, stream++, 2, 6));
     }
   }
   std::string write(const std::string& path, bool whole = false) const {
@@ -176,6 +190,7 @@ struct TestModel {
   }
 
  private:
+  static std::string name_of(std::uint32_t layer) { return "blk." + std::to_string(layer) + "."; }
   static std::vector<float> gains(std::uint32_t count, std::uint64_t stream) {
     return random_floats(count, stream, 0.5, 1);
   }
@@ -213,5 +228,35 @@ inline TestModel qwen3_model() {
 inline TestModel gemma_model() {
   return {.architecture = "gemma", .dim = 256};
 }
+// Five layers with a window of 24 tokens, one without, one with.
+inline TestModel gemma3_model() {
+  return {.architecture = "gemma3",
+          .dim = 128,
+          .layers = 7,
+          .has_head_norms = true,
+          .has_post_norms = true,
+          .window = 24,
+          .rope_theta = 1e6};
+}
+
+// The file of a whole model with the tokenizer of the one at `shipped_path`, for as long as this lives.
+class WrittenModel {
+ public:
+  WrittenModel(TestModel model, const std::string& shipped_path)
+      : path_(std::filesystem::temp_directory_path() /
+              ("isthmus-" + model.architecture + "-" + std::to_string(getpid()) + ".gguf")) {
+    const GgufFile shipped = GgufFile::open(shipped_path).value();
+    model.tokenizer = &shipped;
+    model.reach = 0.7;  // So that the elements of K and V are about 1.
+    model.write(path_.string(), true);
+  }
+  ~WrittenModel() { std::filesystem::remove(path_); }
+  WrittenModel(const WrittenModel&) = delete;
+  WrittenModel& operator=(const WrittenModel&) = delete;
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
 
 }  // namespace isthmus::engine
