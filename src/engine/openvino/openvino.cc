@@ -12,6 +12,7 @@
 #include "engine/openvino/memory_binding.h"
 #include "engine/openvino/packing_probe.h"
 #include "engine/openvino/paged_engine.h"
+#include "engine/openvino/window_probe.h"
 #include "engine/probe/model_facts.h"
 
 namespace isthmus::engine::openvino {
@@ -79,6 +80,7 @@ Result<std::unique_ptr<Engine>> make_openvino(const Options& options) {
   ISTHMUS_TRY(parts.descriptor, describe(facts, *storage, options.lineage));
   if (options.activations == "int8") parts.descriptor.weights_recipe += "-a8";
   ISTHMUS_TRY(probe_packing(*parts.model, parts.descriptor));
+  ISTHMUS_TRY(probe_window(*parts.model, facts.window));
 
   // One block more, for padding tokens.
   const auto blocks = static_cast<std::uint32_t>(blocks_of(options.kv_tokens) + 1);

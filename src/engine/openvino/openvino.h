@@ -33,8 +33,9 @@ struct Options {
   std::string activations = "f32";
 };
 
-// Loads the model, compiles it and checks that KV rows lie where the descriptor says (packing probe). Takes
-// 2-4 s for a 135M model. What the rows mean is engine::probe_meaning's to check.
+// Loads the model, compiles it and checks that KV rows lie where the descriptor says (packing probe), and
+// that attention reaches as far as the model's window (window probe). Takes 2-4 s for a 135M model. What the
+// rows mean is engine::probe_meaning's to check.
 //
 // Results are bit-identical whatever the batch composition, block tables and chunking, as long as each chunk
 // of a prompt has two tokens or more: a chunk of one token runs as a decode step, by another kernel. Each

@@ -169,11 +169,13 @@ Status probe_packing(const PagedModel& model, const kv::Descriptor& descriptor) 
   ISTHMUS_TRY(kv::Binding binding, bind_memory(descriptor, *memory));
   binding.blocks = {2, 0};
   binding.valid = {0, kTokens};
-  ISTHMUS_TRY(model.write_attention({.tokens = kTokens,
-                                     .key = known[0].rows,
-                                     .value = known[1].rows,
-                                     .blocks = {2, 0},
-                                     .memory = memory.get()}));
+  ISTHMUS_TRY(model
+                  .write_attention({.tokens = kTokens,
+                                    .key = known[0].rows,
+                                    .value = known[1].rows,
+                                    .blocks = {2, 0},
+                                    .memory = memory.get()})
+                  .status());
   ISTHMUS_TRY(const LayerRows read, read_layer(descriptor, binding, 0, binding.valid));
   ISTHMUS_TRY(compare(known[0], read.k, known));
   return compare(known[1], read.v, known);

@@ -104,7 +104,7 @@ class SwappedModel : public PagedModel {
   Result<std::span<const float>> forward(ForwardInput&) override {
     return Error{Code::kUnsupported, "not here"};
   }
-  Status write_attention(const AttentionInput& input) const override {
+  Result<std::vector<float>> write_attention(const AttentionInput& input) const override {
     AttentionInput swapped = input;
     std::swap(swapped.key, swapped.value);
     return honest_.write_attention(swapped);
@@ -207,8 +207,11 @@ struct Stored {
         key(rows_of_all_sorts(kTokens, kHeads, kDim)),
         value(key.rbegin(), key.rend()) {
     EXPECT_EQ(engine.shape().key_width, kHeads * kDim);
-    const Status status = engine.write_attention(
-        {.tokens = kTokens, .key = key, .value = value, .blocks = {3, 1}, .memory = memory.get()});
+    const Status status =
+        engine
+            .write_attention(
+                {.tokens = kTokens, .key = key, .value = value, .blocks = {3, 1}, .memory = memory.get()})
+            .status();
     EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.error().text());
   }
 

@@ -145,7 +145,7 @@ class OpenvinoModel : public PagedModel {
     }
   }
 
-  Status write_attention(const AttentionInput& input) const override {
+  Result<std::vector<float>> write_attention(const AttentionInput& input) const override {
     try {
       return run_attention(input);
     } catch (const std::exception& error) {
@@ -155,7 +155,7 @@ class OpenvinoModel : public PagedModel {
   }
 
  private:
-  Status run_attention(const AttentionInput& input) const {
+  Result<std::vector<float>> run_attention(const AttentionInput& input) const {
     ISTHMUS_CHECK(input.key.size() == input.tokens * shape_.key_width);
     ISTHMUS_CHECK(input.value.size() == input.tokens * shape_.value_width);
     ov::Core core = core_;
@@ -166,10 +166,11 @@ class OpenvinoModel : public PagedModel {
     set_rows(request, kKeyInput, input.tokens, input.key);
     set_rows(request, kValueInput, input.tokens, input.value);
 
-    std::vector<std::int32_t> past{0}, begins{0, static_cast<std::int32_t>(input.tokens)};
+    std::vector<std::int32_t> past{static_cast<std::int32_t>(input.past)},
+        begins{0, static_cast<std::int32_t>(input.tokens)};
     std::vector<std::int32_t> block_begins{0, static_cast<std::int32_t>(input.blocks.size())},
         blocks = input.blocks;
-    std::int32_t context = static_cast<std::int32_t>(input.tokens);
+    std::int32_t context = static_cast<std::int32_t>(input.past + input.tokens);
     request.set_tensor("past_lens", over(past));
     request.set_tensor("subsequence_begins", over(begins));
     request.set_tensor("block_indices_begins", over(block_begins));
@@ -179,7 +180,17 @@ class OpenvinoModel : public PagedModel {
     request.set_tensor(cache_name("value", 0),
                        value_.tensor(input.memory->value(0), input.memory->shape().blocks));
     request.infer();
-    return ok_status();
+    return numbers_of(request.get_output_tensor());
+  }
+
+  static std::vector<float> numbers_of(const ov::Tensor& tensor) {
+    std::vector<float> out(tensor.get_size());
+    if (tensor.get_element_type() == ov::element::f32) {
+      std::copy_n(tensor.data<const float>(), out.size(), out.begin());
+    } else {
+      std::copy_n(tensor.data<const ov::float16>(), out.size(), out.begin());
+    }
+    return out;
   }
 
   // Rows in the element type that the graph has at that place.

@@ -53,9 +53,10 @@ struct ForwardInput {
   std::vector<std::int64_t> rows;  // [R] whose logits come back; at least one.
 };
 
-// Rows for layer 0's attention operation alone: one empty sequence of `tokens` tokens over `blocks`.
+// Rows for layer 0's attention operation alone: `tokens` tokens of one sequence over `blocks`, behind the
+// `past` that are there already.
 struct AttentionInput {
-  std::uint32_t tokens = 0;
+  std::uint32_t past = 0, tokens = 0;
   std::span<const float> key,
       value;  // [tokens][heads][dim]; must be exact in f16, which the graph's rows are.
   std::vector<std::int32_t> blocks;  // Of `memory`.
@@ -79,8 +80,10 @@ class PagedModel {
   // Logits [R][vocabulary], valid until the next forward. `input` must stay unchanged meanwhile.
   // Errors: internal, with OpenVINO's message.
   virtual Result<std::span<const float>> forward(ForwardInput& input) = 0;
-  // Write rows through the attention operation of layer 0, by itself.
-  virtual Status write_attention(const AttentionInput& input) const = 0;
+  // Writes rows through the attention operation of layer 0, by itself. What it gives for queries of zeros,
+  // which heed all positions alike: of each head the mean of the values that it attends to,
+  // [tokens][heads][dim].
+  virtual Result<std::vector<float>> write_attention(const AttentionInput& input) const = 0;
 };
 
 }  // namespace isthmus::engine::openvino

@@ -15,7 +15,7 @@
 namespace isthmus::engine::openvino {
 
 // The file that the tests of this program run: the shipped model, or a small random one with a sliding window
-// (shipped_model.cc, windowed_model.cc).
+// (shipped_model_test.cc, windowed_model_test.cc).
 std::string model_path();
 
 // Engines of one file's tests, each made when its KV type is first asked for.

@@ -27,7 +27,7 @@ constexpr std::array kServed{
                  .window_period = 6},
 };
 
-constexpr std::uint64_t kWindowTokensMax = 1u << 24;
+constexpr std::uint64_t kWindowTokensMax = 4096;  // Engines try a whole one when they start.
 
 // Keys that change what attention or its logits are; engines that know one of them differ in which.
 constexpr std::array kNotUnderstood{

@@ -260,11 +260,14 @@ TEST(ModelFacts, KeysThatChangeAttentionOtherwiseAreNamed) {
   EXPECT_EQ(
       refusal_with(gemma3_model(), [](GgufWriter& gguf) { gguf.f32("gemma3.rope.freq_base_swa", 5e3f); }),
       "");
-  TestModel windowless = gemma3_model(), large = gemma3_model();
+  TestModel windowless = gemma3_model(), wide = gemma3_model(), large = gemma3_model();
   windowless.window = 0;
+  wide.window = 4097;
   large.layers = 62;
   const auto nothing = [](GgufWriter&) {};
   EXPECT_NE(refusal_with(windowless, nothing).find("gemma3.attention.sliding_window is missing"),
+            std::string::npos);
+  EXPECT_NE(refusal_with(wide, nothing).find("gemma3.attention.sliding_window is 4097; 1 to 4096 are served"),
             std::string::npos);
   EXPECT_NE(refusal_with(large, nothing).find("62 layers"), std::string::npos)
       << refusal_with(large, nothing);
