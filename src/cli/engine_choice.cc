@@ -29,17 +29,34 @@ std::string_view why_not(const EngineChoice& choice, bool is_known_engine) {
   return is_known_engine ? "no such KV type" : "no such engine";
 }
 
+const worker::EngineKind* find_kind(const std::string& engine) {
+  const auto* kind = std::ranges::find(worker::kEngineKinds, engine, &worker::EngineKind::name);
+  return kind == worker::kEngineKinds.end() ? nullptr : kind;
+}
+
 }  // namespace
 
 Result<EngineChoice> parse_engine_choice(const std::string& text) {
   const auto colon = std::min(text.find(':'), text.size());
   EngineChoice choice{text.substr(0, colon), colon < text.size() ? text.substr(colon + 1) : ""};
-  const auto* kind = std::ranges::find(worker::kEngineKinds, choice.engine, &worker::EngineKind::name);
-  const bool is_known = kind != worker::kEngineKinds.end();
+  const worker::EngineKind* const kind = find_kind(choice.engine);
+  const bool is_known = kind != nullptr;
   if (is_known && colon == text.size()) choice.kv_type = kind->kv_types.front();
   if (is_known && std::ranges::find(kind->kv_types, choice.kv_type) != kind->kv_types.end()) return choice;
   return Error{Code::kInvalidArgument, fmt::format("{}: {}; it can be {}", text.empty() ? "''" : text,
                                                    why_not(choice, is_known), choices())};
+}
+
+Status check_activations(const EngineChoice& choice, const std::string& activations) {
+  const worker::EngineKind* const kind = find_kind(choice.engine);
+  if (activations == worker::WorkerOptions{}.activations || (kind != nullptr && kind->chooses_activations))
+    return ok_status();
+  std::vector<std::string_view> able;
+  for (const worker::EngineKind& other : worker::kEngineKinds) {
+    if (other.chooses_activations) able.push_back(other.name);
+  }
+  return Error{Code::kInvalidArgument, fmt::format("{}: {} has no choice of activations; {} has", activations,
+                                                   choice.engine, fmt::join(able, ", "))};
 }
 
 }  // namespace isthmus::cli

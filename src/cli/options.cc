@@ -44,6 +44,7 @@ constexpr const char* kUpExamples =
     "  isthmus up                                                  llamacpp:f16 to openvino:u8 on port 8000\n"
     "  isthmus up --decode openvino:f32 --listen 127.0.0.1:0       another format, a free port\n"
     "  isthmus up --model my.gguf --policy unqualified             a model without qualification record\n"
+    "  isthmus up --decode-activations int8 --policy unqualified   faster and less exact products\n"
     "  curl -N http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\\n"
     "    -d '{\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'";
 
@@ -178,6 +179,18 @@ void add_up(CLI::App& app, UpCommand& up, Texts& texts) {
       ->capture_default_str();
   app.add_option("--threads", up.threads, "Threads of each worker; half of the processors if not given")
       ->check(CLI::Range(1, 512));
+  const auto activations = [&app](const char* option, const char* whose, std::string& text) {
+    app.add_option(
+           option, text,
+           fmt::format("Of the {} worker, if its engine is OpenVINO: f32, or int8 (see isthmus worker "
+                       "--help), for which there is no built-in record: --policy unqualified",
+                       whose))
+        ->check(CLI::IsMember({"f32", "int8"}))
+        ->type_name("TYPE")
+        ->capture_default_str();
+  };
+  activations("--prefill-activations", "prefill", up.prefill_activations);
+  activations("--decode-activations", "decode", up.decode_activations);
   add_queue_wait(app, up.queue_wait_s);
   app.footer(kUpExamples);
 }
@@ -376,6 +389,10 @@ Parsed checked_up(UpCommand up, const Texts& texts) {
   if (!prefill.ok()) return usage_error("up", "--prefill " + prefill.error().detail);
   const auto decode = parse_engine_choice(texts.decode);
   if (!decode.ok()) return usage_error("up", "--decode " + decode.error().detail);
+  if (const Status able = check_activations(*prefill, up.prefill_activations); !able.ok())
+    return usage_error("up", "--prefill-activations " + able.error().detail);
+  if (const Status able = check_activations(*decode, up.decode_activations); !able.ok())
+    return usage_error("up", "--decode-activations " + able.error().detail);
   const auto listen = net::Endpoint::parse(texts.listen);
   if (!listen.ok()) return usage_error("up", "--listen: " + listen.error().detail);
   up.prefill = *prefill;

@@ -40,6 +40,7 @@ struct EngineChoice {
 struct UpCommand {
   EngineChoice prefill{"llamacpp", "f16"};
   EngineChoice decode{"openvino", "u8"};
+  std::string prefill_activations = "f32", decode_activations = "f32";  // "f32", "int8": as of a worker.
   net::Endpoint listen{"127.0.0.1", 8000};
   std::string model_path;
   std::string served_model;  // "" for one made of the file's name.
@@ -123,5 +124,7 @@ Parsed parse(const std::vector<std::string>& arguments);
 // What a worker of `isthmus up` can be, in either role; "openvino" alone is its usual KV type.
 // invalid_argument, with the reason and the list, otherwise.
 Result<EngineChoice> parse_engine_choice(const std::string& text);
+// May the worker of that choice have these activations? invalid_argument, saying which can, otherwise.
+Status check_activations(const EngineChoice& choice, const std::string& activations);
 
 }  // namespace isthmus::cli

@@ -46,6 +46,18 @@ TEST(Options, UpTakesEnginesWithAndWithoutKvType) {
   EXPECT_EQ(up.threads, 3u);
 }
 
+TEST(Options, UpTakesActivationsOfEachWorkerWhoseEngineHasAChoice) {
+  const auto up = parsed<UpCommand>({"up", "--decode-activations", "int8"});
+  EXPECT_EQ(up.prefill_activations, "f32");
+  EXPECT_EQ(up.decode_activations, "int8");
+  EXPECT_EQ(parsed<UpCommand>({"up", "--prefill-activations", "f32"}).decode_activations, "f32");
+  EXPECT_THAT(refused({"up", "--prefill-activations", "int8"}),
+              HasSubstr("--prefill-activations int8: llamacpp has no choice of activations; openvino has"));
+  EXPECT_THAT(refused({"up", "--decode", "llamacpp", "--decode-activations", "int8"}),
+              HasSubstr("--decode-activations int8: llamacpp has"));
+  EXPECT_THAT(refused({"up", "--decode-activations", "int4"}), HasSubstr("--decode-activations"));
+}
+
 TEST(Options, UpRefusesWhatIsNotThereYetWithWhatIs) {
   EXPECT_THAT(refused({"up", "--prefill", "vllm"}),
               AllOf(HasSubstr("--prefill vllm: no such engine; it can be llamacpp:f16"),

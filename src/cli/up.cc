@@ -82,6 +82,8 @@ class Running final : public Up {
             side.engine.engine,
             "--kv",
             side.engine.kv_type,
+            "--activations",
+            side.role == fleet::Role::kDecode ? command.decode_activations : command.prefill_activations,
             "--role",
             std::string(name(side.role)),
             "--model",

@@ -21,16 +21,21 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The folder of a running `isthmus up`, from a worker's command line.
-std::filesystem::path folder_of(pid_t worker) {
+// What follows `option` on a worker's command line.
+std::string argument_of(pid_t worker, std::string_view option) {
   std::ifstream file("/proc/" + std::to_string(worker) + "/cmdline");
   std::string argument;
   while (std::getline(file, argument, '\0')) {
-    if (argument != "--fleet") continue;
+    if (argument != option) continue;
     std::getline(file, argument, '\0');
-    return std::filesystem::path(argument).parent_path();
+    return argument;
   }
   return {};
+}
+
+// The folder of a running `isthmus up`.
+std::filesystem::path folder_of(pid_t worker) {
+  return std::filesystem::path(argument_of(worker, "--fleet")).parent_path();
 }
 
 class UpTest : public ::testing::Test {
@@ -102,6 +107,14 @@ TEST_F(UpTest, ServesThroughBothWorkersAndLeavesNothingBehind) {
   for (const pid_t pid : processes()) EXPECT_EQ(kill(pid, 0), -1);
   up_.reset();
   EXPECT_FALSE(std::filesystem::exists(folder));
+}
+
+TEST_F(UpTest, GivesEachWorkerItsOwnActivations) {
+  setup_.command.decode_activations = "int8";
+  start("serve");
+  ASSERT_TRUE(wait([&] { return router_.has_value(); })) << notes_;
+  EXPECT_EQ(argument_of(processes().at(0), "--activations"), "f32");
+  EXPECT_EQ(argument_of(processes().at(1), "--activations"), "int8");
 }
 
 TEST_F(UpTest, GoesOnWithoutTheWorkerThatDies) {

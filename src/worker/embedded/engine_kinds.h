@@ -25,9 +25,10 @@ inline constexpr std::array<std::string_view, 5> kOpenvino{"u8", "f32", "f16", "
 struct EngineKind {
   std::string_view name;
   std::span<const std::string_view> kv_types;  // The first is the default. Storage: "name:kv_type".
+  bool chooses_activations = false;            // It takes others than WorkerOptions' default.
 };
 
 inline constexpr std::array<EngineKind, 2> kEngineKinds{
-    {{"llamacpp", kinds::kLlamacpp}, {"openvino", kinds::kOpenvino}}};
+    {{"llamacpp", kinds::kLlamacpp}, {"openvino", kinds::kOpenvino, true}}};
 
 }  // namespace isthmus::worker
