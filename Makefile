@@ -12,7 +12,7 @@ configure = mkdir -p build && \
 
 .PHONY: help
 help:  ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: build  ## start a prefill worker, a decode worker and a router, chat once, show what crossed, stop
@@ -43,6 +43,12 @@ SOAK_SECONDS ?= 600
 .PHONY: soak
 soak: build  ## SOAK_SECONDS (600) of mixed requests under faults of all kinds; all at rest at its end
 	@$(PYTHON) -m pytest -q -s -p no:cacheprovider tests/matrix/test_soak.py --soak-seconds $(SOAK_SECONDS)
+
+SOAK_SERVING_SECONDS ?= 1800
+.PHONY: soak-serving
+soak-serving: build  ## the same with real engines, SOAK_SERVING_SECONDS (1800); every answer has its bytes
+	@$(PYTHON) -m pytest -q -s -p no:cacheprovider tests/integration/test_soak_serving.py \
+	  --soak-serving-seconds $(SOAK_SERVING_SECONDS)
 
 OVERLOAD_SECONDS ?= 30
 .PHONY: overload

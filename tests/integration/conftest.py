@@ -34,6 +34,8 @@ PATIENCE_SECONDS = 120
 
 def pytest_addoption(parser):
     parser.addoption("--overload-seconds", type=int, default=4, help="of each rate that is offered")
+    parser.addoption("--soak-serving-seconds", type=float, default=20, help="how long the mixed run takes")
+    parser.addoption("--soak-serving-seed", type=int, default=1)
 
 
 def wait_for(what, fact, seconds=PATIENCE_SECONDS):

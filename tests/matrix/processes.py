@@ -132,9 +132,9 @@ class Process:
 class Server(Process):
     """A process that serves HTTP after its ready line, and may be started again at the same address."""
 
-    def __init__(self, name, command, folder):
+    def __init__(self, name, command, folder, start_seconds=PATIENCE):
         super().__init__(name, command, folder)
-        words = self.hears("ready ").split()
+        words = self.hears("ready ", seconds=start_seconds).split()
         self.url = words[1]
         # Addresses by transport.
         self.agent = dict(word.split("://") for word in words[3].split(",")) if len(words) > 3 else {}
@@ -184,8 +184,10 @@ class Worker(Server):
             "isthmus_engine_sequences",
             "isthmus_engine_kv_bytes_used",
             "isthmus_engine_blocks_used",
+            "isthmus_engine_blocks_parked",
             "isthmus_jobs_running",
             "isthmus_jobs_waiting",
+            "isthmus_jobs_preempted",
         ):
             assert metrics[name], f"{self.name} has no {name}"
             wrong.update({f"{name}{{{labels}}}": value for labels, value in metrics[name].items() if value})
