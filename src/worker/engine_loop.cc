@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "worker/draft.h"
 
 namespace isthmus::worker {
 namespace {
@@ -442,6 +443,8 @@ bool EngineLoop::step() {
   make_room();
   const std::vector<scheduler::Item> items = scheduler_.next();
   if (items.empty()) return false;
+  const std::optional<engine::TokenId> draft = draft_for(items);
+  std::vector<engine::TokenId> drafted;  // The token that is due, and the draft.
   std::vector<engine::StepItem> batch;
   for (const scheduler::Item& item : items) {
     Task& task = *by_sequence_.at(static_cast<engine::SequenceId>(item.request));
@@ -451,6 +454,12 @@ bool EngineLoop::step() {
                        : std::span(task.job.prompt).subspan(item.begin, item.end - item.begin);
     batch.push_back({task.sequence, tokens, item.is_decode || item.completes_prompt ? 1u : 0u});
   }
+  if (draft) {
+    drafted = {batch.front().tokens.front(), *draft};
+    batch.front().tokens = drafted;
+    batch.front().logits = 2;
+    batch.front().drafts = 1;
+  }
   const Result<engine::StepOutput> output = engine_->step(batch);
   if (!output.ok()) {
     ISTHMUS_LOG(kError, "engine step failed", "why=\"{}\"", output.error().text());
@@ -459,6 +468,7 @@ bool EngineLoop::step() {
   }
   scheduler_.ran(items);
   std::uint64_t row = 0;
+  const auto next_row = [&] { return output->logits.subspan(row++ * info_.vocabulary, info_.vocabulary); };
   for (std::size_t i = 0; i < items.size(); ++i) {
     const auto task = by_sequence_.at(batch[i].sequence);
     task->computed = items[i].end;
@@ -467,19 +477,42 @@ bool EngineLoop::step() {
       after_prefill_chunk(*task, items[i]);
     }
     if (batch[i].logits == 0) continue;
-    const auto logits = output->logits.subspan(row++ * info_.vocabulary, info_.vocabulary);
-    if (!tasks_.contains(task->id)) continue;
-    const Result<engine::TokenId> token =
-        engine::sample(logits, task->job.sampling, items[i].end, task->generated);
-    if (!token.ok()) {
-      fail_task(*task, token.error());
-      continue;
-    }
-    GeneratedToken generated{*token};
-    if (const auto top = task->job.scores) generated.scores = engine::score(logits, *token, *top);
-    accept_token(*task, std::move(generated));
+    take_token(*task, items[i].end, next_row());
   }
+  if (draft) settle_draft(items.front(), *draft, next_row());
   return true;
+}
+
+void EngineLoop::take_token(Task& task, std::uint64_t position, std::span<const float> logits) {
+  if (!tasks_.contains(task.id)) return;
+  const Result<engine::TokenId> token = engine::sample(logits, task.job.sampling, position, task.generated);
+  if (!token.ok()) return fail_task(task, token.error());
+  GeneratedToken generated{*token};
+  if (const auto top = task.job.scores) generated.scores = engine::score(logits, *token, *top);
+  accept_token(task, std::move(generated));
+}
+
+std::optional<engine::TokenId> EngineLoop::draft_for(const std::vector<scheduler::Item>& items) const {
+  if (engine_->speculation() == nullptr || items.size() != 1 || !items.front().is_decode) return std::nullopt;
+  const scheduler::Item& item = items.front();
+  // It takes no block that the scheduler doesn't know of.
+  if (info_.block_tokens == 0 || item.end % info_.block_tokens == 0) return std::nullopt;
+  const Task& task = *by_sequence_.at(static_cast<engine::SequenceId>(item.request));
+  if (task.generated.size() + 2 > task.job.tokens_max) return std::nullopt;
+  return draft_token(task.job.prompt, task.generated);
+}
+
+void EngineLoop::settle_draft(const scheduler::Item& item, engine::TokenId draft,
+                              std::span<const float> logits) {
+  ++counted_.draft_tokens;
+  const auto at = by_sequence_.find(static_cast<engine::SequenceId>(item.request));
+  if (at == by_sequence_.end()) return;  // The token before it ended the answer.
+  const std::shared_ptr<Task> task = at->second;
+  if (task->generated.back() != draft) return engine_->speculation()->take_back(task->sequence, 1);
+  ++counted_.draft_tokens_accepted;
+  task->computed = item.end + 1;
+  scheduler_.ran({{item.request, item.end, item.end + 1, false, true}});
+  take_token(*task, item.end + 1, logits);
 }
 
 // Hands out whole tiles as soon as they are computed, and the rest with the end of the prompt.

@@ -85,6 +85,7 @@ struct EngineLoopStats {
   std::uint32_t jobs_running = 0, jobs_waiting = 0;
   std::uint32_t jobs_preempted = 0;  // Of those running.
   std::uint64_t preemptions = 0;
+  std::uint64_t draft_tokens = 0, draft_tokens_accepted = 0;  // Run beside a lone token; and right.
 };
 
 // A job in the engine, for people.
@@ -165,7 +166,13 @@ class EngineLoop {
   void open_task(const std::shared_ptr<Task>& task);
   bool step();  // False: there was nothing to run.
   void make_room();
+  // A token to run behind that of `items`, if it alone is run and that costs nothing.
+  std::optional<engine::TokenId> draft_for(const std::vector<scheduler::Item>& items) const;
+  // `logits` are those behind the draft, if it is what `item` was answered with.
+  void settle_draft(const scheduler::Item& item, engine::TokenId draft, std::span<const float> logits);
   void after_prefill_chunk(Task& task, const scheduler::Item& item);
+  // Sampled from what follows the sequence's first `position` tokens.
+  void take_token(Task& task, std::uint64_t position, std::span<const float> logits);
   void accept_token(Task& task, GeneratedToken token);
   void end_task(Task& task);
   void fail_task(Task& task, Error error);

@@ -475,6 +475,10 @@ http::Response Service::metrics() {
   }
   count("isthmus_preemptions_total", "Times that a running sequence had to wait for others' memory",
         stats.preemptions, shown_.preemptions);
+  count("isthmus_draft_tokens_total", "Tokens guessed and run beside a lone one", stats.draft_tokens,
+        shown_.draft_tokens);
+  count("isthmus_draft_tokens_accepted_total", "Of these, those that were right", stats.draft_tokens_accepted,
+        shown_.draft_tokens_accepted);
   const auto set = [&](const char* name, const char* help, double value, const MetricLabels& labels = {}) {
     metrics_.gauge(name, help, labels).set(value);
   };

@@ -114,6 +114,8 @@ json::Value engine_of(const EngineLoop& engine) {
                        {"prefix_tokens_queried", stats.prefix_tokens_queried},
                        {"prefix_tokens_known", stats.prefix_tokens_known},
                        {"tokens_generated", stats.tokens_generated},
+                       {"draft_tokens", stats.draft_tokens},
+                       {"draft_tokens_accepted", stats.draft_tokens_accepted},
                        {"sequences", std::move(sequences)}});
 }
 

@@ -95,7 +95,8 @@ class FakeEngine final : public engine::Engine,
                          public engine::KvSource,
                          public engine::KvSink,
                          public engine::PrefixKeeper,
-                         public engine::Parking {
+                         public engine::Parking,
+                         public engine::Speculation {
  public:
   explicit FakeEngine(const FakeEngineOptions& options) : options_(options), descriptor_(describe(options)) {
     const kv::Layout layout = *descriptor_.layout(0, 0);
@@ -128,6 +129,7 @@ class FakeEngine final : public engine::Engine,
   engine::KvSink* kv_sink() override { return this; }
   engine::PrefixKeeper* prefix_keeper() override { return options_.keeps_arrived ? this : nullptr; }
   engine::Parking* parking() override { return block_tokens_ == 0 ? nullptr : this; }
+  engine::Speculation* speculation() override { return options_.speculates ? this : nullptr; }
 
   engine::EngineUsage usage() const override {
     const std::uint64_t used = extent_ - free_.size();
@@ -173,6 +175,11 @@ class FakeEngine final : public engine::Engine,
   }
 
   std::uint64_t length(engine::SequenceId id) const override { return sequences_.at(id).length; }
+  void take_back(engine::SequenceId id, std::uint64_t tokens) override {
+    Sequence& sequence = sequences_.at(id);
+    sequence.length -= tokens;
+    sequence.read.resize(std::min<std::size_t>(sequence.read.size(), sequence.length));
+  }
 
   Result<engine::StepOutput> step(std::span<const engine::StepItem> items) override {
     if (options_.before_step) options_.before_step(items);

@@ -32,6 +32,7 @@ struct FakeEngineOptions {
   bool repeats_states = false;
   // Of storages with blocks: knows what was handed over before, and nothing that was computed.
   bool keeps_arrived = false;
+  bool speculates = false;  // Takes draft tokens.
 };
 
 // A source and a sink; storages with blocks take them as they grow, and can be parked.

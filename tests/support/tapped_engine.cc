@@ -58,6 +58,7 @@ class TappedEngine final : public engine::Engine,
   }
   engine::KvSink* kv_sink() override { return engine_->kv_sink() == nullptr ? nullptr : this; }
   engine::Parking* parking() override { return engine_->parking(); }
+  engine::Speculation* speculation() override { return engine_->speculation(); }
   engine::PrefixKeeper* prefix_keeper() override {
     return tap_.keeps_prefixes ? this : engine_->prefix_keeper();
   }

@@ -42,6 +42,7 @@ struct StepItem {
   SequenceId sequence = 0;
   std::span<const TokenId> tokens;
   std::uint32_t logits = 0;
+  std::uint32_t drafts = 0;  // 0, or all tokens but the first are drafts, for Speculation.
 };
 
 // Row-major [rows][vocabulary], f32, rows of the items in order. Valid until the engine's next step.
@@ -154,6 +155,16 @@ class Parking {
   virtual Status unpark(SequenceId sequence) = 0;
 };
 
+// Who runs drafts, tokens that are guessed, in one step behind the token that is due, each as if it were due
+// in a step of its own; and of a lone sequence one more in the time of one.
+class Speculation {
+ public:
+  virtual ~Speculation() = default;
+  // The last `tokens` of the sequence's last step, less than it ran, are forgotten: what is computed next is
+  // what it would be without them, bit for bit.
+  virtual void take_back(SequenceId sequence, std::uint64_t tokens) = 0;
+};
+
 // Thread: every call from one thread, the engine's. No call blocks on a peer.
 class Engine {
  public:
@@ -177,6 +188,7 @@ class Engine {
   virtual KvSink* kv_sink() = 0;
   virtual PrefixKeeper* prefix_keeper() { return nullptr; }
   virtual Parking* parking() { return nullptr; }
+  virtual Speculation* speculation() { return nullptr; }
 };
 
 }  // namespace isthmus::engine

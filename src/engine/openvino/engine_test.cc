@@ -144,6 +144,34 @@ TEST_P(OpenvinoEngine, BatchCompositionDoesNotChangeABit) {
   for (const SequenceId sequence : {alone, a, b, c}) engine_.close(sequence);
 }
 
+// Behind a right draft the sequence goes on; a wrong one leaves nothing.
+TEST_P(OpenvinoEngine, DraftsDoNotChangeABit) {
+  if (engine_.speculation() == nullptr) GTEST_SKIP() << "its blocks are requantised as a whole";
+  const Tokens prompt = some_tokens(45), answer{1234, 77, 901, 33};
+  constexpr TokenId kWrong = 555;
+  const SequenceId plain = *engine_.open(64), drafted = *engine_.open(64);
+  (void)advance(engine_, plain, prompt);
+  (void)advance(engine_, drafted, prompt);
+  std::vector<Row> expected;
+  for (const TokenId& token : answer) expected.push_back(advance(engine_, plain, {&token, 1}));
+  const std::size_t vocabulary = engine_.info().vocabulary;
+  const auto step = [&](TokenId due, TokenId draft, std::size_t row) {
+    const Tokens both{due, draft};
+    const StepItem item{.sequence = drafted, .tokens = both, .logits = 2, .drafts = 1};
+    const auto output = engine_.step({&item, 1});
+    EXPECT_TRUE(output.ok());
+    return Row(output->logits.begin() + static_cast<std::ptrdiff_t>(row * vocabulary),
+               output->logits.begin() + static_cast<std::ptrdiff_t>((row + 1) * vocabulary));
+  };
+  EXPECT_TRUE(same_bits(step(answer[0], kWrong, 0), expected[0]));
+  engine_.speculation()->take_back(drafted, 1);
+  EXPECT_EQ(engine_.length(drafted), 46U);
+  EXPECT_TRUE(same_bits(step(answer[1], answer[2], 1), expected[2]));
+  EXPECT_TRUE(same_bits(advance(engine_, drafted, {&answer[3], 1}), expected[3]));
+  engine_.close(plain);
+  engine_.close(drafted);
+}
+
 TEST_P(OpenvinoEngine, BlockTablesDoNotChangeABit) {
   const Tokens prompt = some_tokens(150);
   const SequenceId ordered = *engine_.open(160);

@@ -27,9 +27,10 @@ struct Options {
   // bits of results. One choice a process, by an environment variable: make the first engine before other
   // threads run.
   std::string isa = "native";
-  // "f32", or "int8": activations are rounded to 8 bits for products with quantised weights. Up to twice as
-  // fast, farther from the model; another weights recipe, "openvino/gguf-q4_1-a8". The bits stay the same
-  // whatever the batch, the chunks and what is known.
+  // "f32", or "int8": activations are rounded to 8 bits for products with quantised weights that have no zero
+  // points: those of Q8_0, of Q4_1 the embedding alone. Twice as fast, farther from the model;
+  // another weights recipe, "openvino/gguf-q4_1-a8". The bits stay the same whatever the batch, the chunks
+  // and what is known.
   std::string activations = "f32";
 };
 

@@ -297,6 +297,8 @@ Status OpenvinoEngine::check_item(const StepItem& item) {
         "its last block is exported, and appending would requantise it; wait until the export is gone");
   }
   if (item.tokens.empty()) return refuse(Code::kInvalidArgument, "no tokens");
+  if (item.drafts > 0 && (speculation() == nullptr || item.drafts + 1 != item.tokens.size()))
+    return refuse(Code::kInvalidArgument, "drafts stand behind one token, where they can be taken back");
   if (item.logits > item.tokens.size()) {
     return refuse(Code::kInvalidArgument,
                   fmt::format("{} logits of {} tokens", item.logits, item.tokens.size()));
@@ -354,6 +356,21 @@ void OpenvinoEngine::share_blocks(Sequence& sequence, std::span<const TokenId> t
   }
 }
 
+// A token and drafts behind it run as sequences of one token over the same blocks: attention of several
+// tokens of one sequence has other last bits. Every row is written before any is read.
+void OpenvinoEngine::append(std::vector<BatchItem>& batch, const StepItem& item, const Sequence& sequence) {
+  const std::size_t parts = item.drafts == 0 ? 1 : item.tokens.size();
+  const std::size_t size = item.tokens.size() / parts;
+  for (std::size_t i = 0; i < parts; ++i) {
+    const std::size_t behind = (parts - 1 - i) * size;  // Tokens of the item behind this part.
+    const std::size_t logits = item.logits - std::min<std::size_t>(item.logits, behind);
+    batch.push_back({.tokens = item.tokens.subspan(i * size, size),
+                     .past = sequence.length + i * size,
+                     .blocks = sequence.blocks->blocks,
+                     .logits = static_cast<std::uint32_t>(std::min(logits, size))});
+  }
+}
+
 Result<StepOutput> OpenvinoEngine::step(std::span<const StepItem> items) {
   ISTHMUS_TRY(check_items(items));
   ISTHMUS_TRY(take_blocks(items));
@@ -362,10 +379,7 @@ Result<StepOutput> OpenvinoEngine::step(std::span<const StepItem> items) {
   for (const StepItem& item : items) {
     const Sequence& sequence = sequences_.at(item.sequence);
     check_writable(sequence, item.tokens.size());
-    batch.push_back({.tokens = item.tokens,
-                     .past = sequence.length,
-                     .blocks = sequence.blocks->blocks,
-                     .logits = item.logits});
+    append(batch, item, sequence);
     rows += item.logits;
   }
   forward_ = make_forward(batch, padding_block_);
@@ -377,6 +391,13 @@ Result<StepOutput> OpenvinoEngine::step(std::span<const StepItem> items) {
     tokens_computed_ += item.tokens.size();
   }
   return StepOutput{.logits = logits.first(rows * parts_.info.vocabulary), .rows = rows};
+}
+
+// Rows behind the length are read by nobody, and written anew by the next step.
+void OpenvinoEngine::take_back(SequenceId sequence, std::uint64_t tokens) {
+  Sequence& found = sequences_.at(sequence);
+  ISTHMUS_CHECK(found.length > tokens && found.shared <= found.length - tokens);
+  found.length -= tokens;
 }
 
 kv::Binding OpenvinoEngine::binding_of(const Sequence& sequence, kv::TokenRange range) const {

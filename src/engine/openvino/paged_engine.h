@@ -60,7 +60,12 @@ struct EngineParts {
 };
 
 // The engine over its checked parts. Thread: one, as Engine says; exports may go away on any.
-class OpenvinoEngine : public Engine, public KvSource, public KvSink, public PrefixKeeper, public Parking {
+class OpenvinoEngine : public Engine,
+                       public KvSource,
+                       public KvSink,
+                       public PrefixKeeper,
+                       public Parking,
+                       public Speculation {
  public:
   explicit OpenvinoEngine(EngineParts parts);
 
@@ -77,10 +82,15 @@ class OpenvinoEngine : public Engine, public KvSource, public KvSink, public Pre
   KvSink* kv_sink() override { return this; }
   PrefixKeeper* prefix_keeper() override { return this; }
   Parking* parking() override { return this; }
+  // A lone token has a padding token beside it anyhow. Not where a block's rows are requantised together.
+  Speculation* speculation() override {
+    return parts_.model->shape().rewrites_partial_blocks ? nullptr : this;
+  }
 
   Result<std::unique_ptr<ExportedKv>> export_range(SequenceId sequence, kv::TokenRange range) override;
   Result<std::vector<kv::Binding>> bind(SequenceId sequence, kv::TokenRange range) override;
   Status adopt(SequenceId sequence, kv::TokenRange range) override;
+  void take_back(SequenceId sequence, std::uint64_t tokens) override;
   Result<SequenceId> open_known(std::uint64_t tokens_max, std::span<const TokenId> prompt,
                                 const std::optional<std::string>& salt) override;
   std::unique_ptr<HeldPrefix> hold_arrived(const ArrivingState& state) override;
@@ -100,6 +110,7 @@ class OpenvinoEngine : public Engine, public KvSource, public KvSink, public Pre
   Result<Sequence*> find_unparked(SequenceId sequence);
   // Blocks that it lacks to have `tokens` in all.
   static std::uint64_t lacking(const Sequence& sequence, std::uint64_t tokens);
+  static void append(std::vector<BatchItem>& batch, const StepItem& item, const Sequence& sequence);
   // All that the items need, or nothing.
   Status take_blocks(std::span<const StepItem> items);
   // Blocks of closed sequences whose last export is gone.
