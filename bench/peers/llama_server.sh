@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds llama.cpp's own server from the source distribution that the engine comes from, with the engine's
-# compiler and options; prints where it is. Its web page isn't in that distribution: an empty one stands in.
+# Builds llama.cpp's own server and quantiser from the source distribution that the engine comes from, with
+# the engine's compiler and options; prints their folder. The server's web page isn't in that: an empty one
+# stands in.
 # Usage: bench/peers/llama_server.sh FOLDER
 set -euo pipefail
 folder=$(realpath -m "$1")
@@ -9,8 +10,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cache=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/isthmus/downloads
 archive=$cache/$(sed -n 's/^llama_file=//p' "$root/tools/bootstrap.sh")
 sha256=$(sed -n 's/^llama_sha256=//p' "$root/tools/bootstrap.sh")
-server=$folder/build/bin/llama-server
-[[ -x $server ]] && { echo "$server"; exit; }
+programs=$folder/build/bin
+[[ -x $programs/llama-server && -x $programs/llama-quantize ]] && { echo "$programs"; exit; }
 if ! echo "$sha256  $archive" | sha256sum --check --status; then
   echo "$archive isn't there: run make bootstrap first" >&2
   exit 1
@@ -38,6 +39,6 @@ END
     -DLLAMA_BUILD_COMMIT=unknown -DLLAMA_BUILD_NUMBER=0 -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
     -DLLAMA_BUILD_APP=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_USE_PREBUILT_UI=OFF \
     -DGGML_NATIVE=ON -DGGML_OPENMP=OFF -DGGML_BLAS=OFF -DGGML_CCACHE=OFF
-  ninja -C "$folder/build" -j 2 llama-server
+  ninja -C "$folder/build" -j 2 llama-server llama-quantize
 } > "$folder/build.log" 2>&1 || { tail -n 5 "$folder/build.log" >&2; exit 1; }
-echo "$server"
+echo "$programs"

@@ -4,7 +4,9 @@
 
 Usage: bench/peers/serving.py build/release/isthmus --model FILE [--runs 7] [--threads 2]
 Same model file, KV type, arithmetic and threads on both sides; one stands still while the other is measured.
-GenAI rounds activations to 8 bits as it comes; it is measured so, and with activations in f32.
+OpenVINO's are given the file in Q8_0, made by llama.cpp's quantiser: what GenAI makes of Q4_1 is another
+model, with zero points rounded. GenAI rounds activations to 8 bits as it comes: it is measured so, and
+with activations in f32.
 Every prompt is new. Whole answers of 64 tokens to prompts of 32, 1, 4 and 16 at once, in tokens a second, and
 the time of an answer of one token to a prompt of 256. Prints one JSON line a case. A peer that can't be
 had or fails is "not run" with the reason, never ok.
@@ -92,10 +94,10 @@ class Server(Side):
 
 
 class Worker(Server):
-    def __init__(self, arguments, engine, kv, options=()):
+    def __init__(self, arguments, engine, kv, model, options=()):
         super().__init__(
             [
-                *(arguments.program, "worker", "--engine", engine, "--kv", kv, "--model", arguments.model),
+                *(arguments.program, "worker", "--engine", engine, "--kv", kv, "--model", model),
                 *("--threads", arguments.threads, "--sequences", max(AT_ONCE), "--kv-tokens", KV_TOKENS),
                 *options,
             ],
@@ -107,21 +109,41 @@ class Worker(Server):
         self.port = int(ready[1].rsplit(":", 1)[1])
 
 
+def llama_programs():
+    """The folder of llama.cpp's own programs."""
+    built = subprocess.run(
+        [HERE / "llama_server.sh", FOLDER / "llama.cpp"],
+        capture_output=True,
+        text=True,
+        timeout=BUILD_SECONDS,
+        check=False,
+    )
+    if built.returncode != 0:
+        raise Failure(f"llama.cpp's programs can't be built: {(built.stderr.splitlines() or ['?'])[-1]}")
+    return pathlib.Path(built.stdout.strip())
+
+
+def as_given(arguments):
+    return arguments.model
+
+
+def in_q8_0(arguments):
+    """The model in Q8_0, kept between runs."""
+    made = FOLDER / f"{pathlib.Path(arguments.model).stem}.Q8_0.gguf"
+    if not made.exists():
+        part = made.with_suffix(".part")
+        quantise = [llama_programs() / "llama-quantize", "--allow-requantize", arguments.model, part, "Q8_0"]
+        subprocess.run(quantise, check=True, timeout=BUILD_SECONDS, stdout=sys.stderr)
+        part.rename(made)
+    return made
+
+
 class LlamaServer(Server):
-    def __init__(self, arguments, kv):
-        built = subprocess.run(
-            [HERE / "llama_server.sh", FOLDER / "llama.cpp"],
-            capture_output=True,
-            text=True,
-            timeout=BUILD_SECONDS,
-            check=False,
-        )
-        if built.returncode != 0:
-            raise Failure(f"llama-server can't be built: {(built.stderr.splitlines() or ['?'])[-1]}")
+    def __init__(self, arguments, kv, model):
         self.port = free_port()
         super().__init__(
             [
-                *(built.stdout.strip(), "--model", arguments.model),
+                *(llama_programs() / "llama-server", "--model", model),
                 *("--host", "127.0.0.1", "--port", self.port, "--threads", arguments.threads),
                 *("--threads-batch", arguments.threads),
                 *("--parallel", max(AT_ONCE), "--ctx-size", KV_TOKENS, "--flash-attn", "on"),
@@ -143,7 +165,7 @@ class LlamaServer(Server):
 class GenAi(Side):
     """The pipeline in a process of its own, asked by lines of JSON: no HTTP on its side."""
 
-    def __init__(self, arguments, kv, group=0):
+    def __init__(self, arguments, kv, model, group=0):
         python = FOLDER / "genai" / "bin" / "python"
         if not (FOLDER / "genai" / "installed").exists():
             venv.create(FOLDER / "genai", with_pip=True, clear=True)
@@ -153,7 +175,7 @@ class GenAi(Side):
             (FOLDER / "genai" / "installed").touch()
         super().__init__(
             [
-                *(python, HERE / "genai.py", arguments.model, kv, group),
+                *(python, HERE / "genai.py", model, kv, group),
                 *(arguments.threads, KV_TOKENS, max(AT_ONCE)),
             ],
             stdin=subprocess.PIPE,
@@ -175,8 +197,8 @@ class GenAi(Side):
 class RoundingGenAi(GenAi):
     """As it comes: activations are rounded to 8 bits where the processor has such products."""
 
-    def __init__(self, arguments, kv):
-        super().__init__(arguments, kv, 32)
+    def __init__(self, arguments, kv, model):
+        super().__init__(arguments, kv, model, 32)
 
 
 def free_port():
@@ -225,11 +247,12 @@ def measure(name, own, peer, reference, runs):
     yield turns.record("serving", case, TTFT_BAR, *times, reference, unit="ms", less_is_better=True)
 
 
-def run_engine(arguments, name, engine, kv, make_peer, reference, options=()):
+def run_engine(arguments, name, engine, kv, make_model, make_peer, reference, options=()):
     own = peer = None
     try:
-        peer = make_peer(arguments, kv)
-        own = Worker(arguments, engine, kv, options)
+        model = make_model(arguments)
+        peer = make_peer(arguments, kv, model)
+        own = Worker(arguments, engine, kv, model, options)
         yield from measure(name, own, peer, reference, arguments.runs)
     except (Failure, OSError, subprocess.SubprocessError) as wrong:
         yield turns.record("serving", name, BAR, [], [], reference, str(wrong))
@@ -250,12 +273,13 @@ def main():
     arguments = parser.parse_args()
     if arguments.model is None:
         parser.error("name the GGUF file: --model")
+    genai = "OpenVINO GenAI's pipeline, no HTTP"
     cells = [
-        ("llamacpp:f16", "llamacpp", "f16", LlamaServer, "llama.cpp's server, same commit"),
-        ("openvino:u8, activations f32", "openvino", "u8", GenAi, "OpenVINO GenAI's pipeline, no HTTP"),
+        ("llamacpp:f16", "llamacpp", "f16", as_given, LlamaServer, "llama.cpp's server, same commit"),
+        ("openvino:u8, Q8_0, activations f32", "openvino", "u8", in_q8_0, GenAi, genai),
         (
-            *("openvino:u8, activations int8", "openvino", "u8", RoundingGenAi),
-            *("OpenVINO GenAI's pipeline, no HTTP", ("--activations", "int8")),
+            *("openvino:u8, Q8_0, activations int8", "openvino", "u8", in_q8_0, RoundingGenAi, genai),
+            ("--activations", "int8"),
         ),
     ]
     for cell in cells:

@@ -46,11 +46,15 @@ class Serving(unittest.TestCase):
             own, peer = worker_program(folder, own_short), worker_program(folder, peer_short)
             arguments = argparse.Namespace(program=own, model="m", runs=1, threads=1)
 
-            def make_peer(_, kv):
-                return serving.Worker(argparse.Namespace(program=peer, model="m", threads=1), "engine", kv)
+            def make_peer(_, kv, model):
+                return serving.Worker(argparse.Namespace(program=peer, threads=1), "engine", kv, model)
 
             with contextlib.redirect_stderr(io.StringIO()):
-                return list(serving.run_engine(arguments, "e:kv", "e", "kv", make_peer, "the other"))
+                return list(
+                    serving.run_engine(
+                        arguments, "e:kv", "e", "kv", serving.as_given, make_peer, "the other"
+                    )
+                )
 
     def test_each_number_at_once_the_gain_and_the_first_token_are_told(self):
         records = self.records(0, 0)
