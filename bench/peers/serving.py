@@ -147,6 +147,7 @@ class LlamaServer(Server):
                 *("--host", "127.0.0.1", "--port", self.port, "--threads", arguments.threads),
                 *("--threads-batch", arguments.threads),
                 *("--parallel", max(AT_ONCE), "--ctx-size", KV_TOKENS, "--flash-attn", "on"),
+                "--kv-unified",  # Any sequence may take all of it, as in a worker.
                 *("--cache-type-k", kv, "--cache-type-v", kv),
             ],
             stdout=subprocess.DEVNULL,

@@ -233,8 +233,7 @@ void add_worker(CLI::App& app, WorkerCommand& worker) {
       ->capture_default_str();
   app.add_option("--activations", worker.activations,
                  "Of OpenVINO: f32, or int8 (rounded for products with weights in 8 bits, as of a Q8_0 file: "
-                 "twice as "
-                 "fast, less exact, a recipe of its own to be qualified)")
+                 "twice as fast, less exact, a recipe of its own to be qualified)")
       ->check(CLI::IsMember({"f32", "int8"}))
       ->type_name("TYPE")
       ->capture_default_str();
