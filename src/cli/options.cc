@@ -195,6 +195,42 @@ void add_up(CLI::App& app, UpCommand& up, Texts& texts) {
   app.footer(kUpExamples);
 }
 
+// What the engine has, and how much of it.
+void add_worker_engine(CLI::App& app, WorkerCommand& worker) {
+  app.add_option("--threads", worker.threads, "Of the engine")
+      ->check(CLI::Range(1, 512))
+      ->capture_default_str();
+  app.add_option("--isa", worker.isa,
+                 "Instruction set of the engine, to stand in for another processor: native, avx512 (no AMX), "
+                 "avx2, portable")
+      ->check(CLI::IsMember({"native", "avx512", "avx2", "portable"}))
+      ->type_name("SET")
+      ->capture_default_str();
+  app.add_option("--activations", worker.activations,
+                 "Of OpenVINO: f32, or int8 (rounded for products with weights in 8 bits, as of a Q8_0 file: "
+                 "twice as fast, less exact, a recipe of its own to be qualified)")
+      ->check(CLI::IsMember({"f32", "int8"}))
+      ->type_name("TYPE")
+      ->capture_default_str();
+  app.add_option("--kv-tokens", worker.kv_tokens, "KV memory, in tokens of all sequences together")
+      ->check(CLI::Range(64, 1 << 24))
+      ->capture_default_str();
+  app.add_option("--parked-tokens", worker.parked_tokens,
+                 "Room beside it for what of sequences that wait is parked, in tokens; openvino: half of "
+                 "--kv-tokens, for --role prefill 0. 0: a request has all it may need before it begins")
+      ->check(CLI::Range(0, 1 << 24))
+      ->type_name("N");
+  app.add_option("--sequences", worker.sequences_max, "Sequences at once")
+      ->check(CLI::Range(1, 255))
+      ->capture_default_str();
+  app.add_option(
+         "--step-tokens", worker.step_tokens,
+         "Of one forward, prompts and answers together. While prompts are computed, answers under way "
+         "get a token a step: fewer make their pauses shorter, and prompts slower")
+      ->check(CLI::Range(4, 512))
+      ->capture_default_str();
+}
+
 void add_worker(CLI::App& app, WorkerCommand& worker) {
   app.add_option("--engine", worker.engine, "llamacpp or openvino")
       ->required()
@@ -222,32 +258,7 @@ void add_worker(CLI::App& app, WorkerCommand& worker) {
   app.add_option("--name", worker.name, "Unique in the fleet")->type_name("NAME");
   app.add_option("--served-model", worker.served_model, "The model's name for clients and in the fleet file")
       ->type_name("NAME");
-  app.add_option("--threads", worker.threads, "Of the engine")
-      ->check(CLI::Range(1, 512))
-      ->capture_default_str();
-  app.add_option("--isa", worker.isa,
-                 "Instruction set of the engine, to stand in for another processor: native, avx512 (no AMX), "
-                 "avx2, portable")
-      ->check(CLI::IsMember({"native", "avx512", "avx2", "portable"}))
-      ->type_name("SET")
-      ->capture_default_str();
-  app.add_option("--activations", worker.activations,
-                 "Of OpenVINO: f32, or int8 (rounded for products with weights in 8 bits, as of a Q8_0 file: "
-                 "twice as fast, less exact, a recipe of its own to be qualified)")
-      ->check(CLI::IsMember({"f32", "int8"}))
-      ->type_name("TYPE")
-      ->capture_default_str();
-  app.add_option("--kv-tokens", worker.kv_tokens, "KV memory, in tokens of all sequences together")
-      ->check(CLI::Range(64, 1 << 24))
-      ->capture_default_str();
-  app.add_option("--parked-tokens", worker.parked_tokens,
-                 "Room beside it for what of sequences that wait is parked, in tokens; openvino: half of "
-                 "--kv-tokens, for --role prefill 0. 0: a request has all it may need before it begins")
-      ->check(CLI::Range(0, 1 << 24))
-      ->type_name("N");
-  app.add_option("--sequences", worker.sequences_max, "Sequences at once")
-      ->check(CLI::Range(1, 255))
-      ->capture_default_str();
+  add_worker_engine(app, worker);
   app.add_option("--request-timeout", worker.request_timeout_s, "Of one request, seconds")
       ->check(CLI::Range(1, 86400))
       ->capture_default_str();

@@ -82,9 +82,11 @@ TEST(Options, WorkerTakesAllThatAWorkerNeeds) {
                                              "2",          "--request-timeout", "9",         "--lease",
                                              "500",        "--die-with-parent", "7",         "--isa",
                                              "avx2",       "--drain",           "5",         "--activations",
-                                             "int8",       "--parked-tokens",   "0"});
+                                             "int8",       "--parked-tokens",   "0",         "--step-tokens",
+                                             "64"});
   EXPECT_EQ(worker.parked_tokens, 0u);
   EXPECT_EQ(worker.drain_s, 5u);
+  EXPECT_EQ(worker.step_tokens, 64u);
   EXPECT_EQ(worker.queue_wait_s, 30);
   EXPECT_EQ(worker.engine, "openvino");
   EXPECT_EQ(worker.role, "decode");

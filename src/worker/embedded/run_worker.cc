@@ -93,6 +93,15 @@ void set_lease(handoff::Timings& timings, Duration lease) {
   timings.renew_interval = lease * 3 / 10;
 }
 
+// Else a step might have no room for a prompt beside the answers under way.
+Status check_step_tokens(const WorkerOptions& options, const engine::EngineInfo& info) {
+  const std::uint64_t least = std::uint64_t{options.sequences_max} + std::max(info.block_tokens, 2u) + 1;
+  if (options.step_tokens >= least) return ok_status();
+  return Error{Code::kInvalidArgument,
+               fmt::format("steps of {} tokens are too short for {} sequences: at least {} (--step-tokens)",
+                           options.step_tokens, options.sequences_max, least)};
+}
+
 Result<WorkerParts> assemble(WorkerOptions options) {
   WorkerParts parts;
   std::vector<std::string> lineage;
@@ -114,6 +123,8 @@ Result<WorkerParts> assemble(WorkerOptions options) {
   ISTHMUS_TRY(parts.engine, make_engine(options));
   ISTHMUS_TRY(check_lineage(*parts.engine, lineage));
   ISTHMUS_TRY(check_role(*parts.engine, parts.service.role));
+  ISTHMUS_TRY(check_step_tokens(options, parts.engine->info()));
+  parts.engine_limits.step_tokens_max = options.step_tokens;
   return parts;
 }
 

@@ -31,6 +31,8 @@ struct WorkerOptions {
   // something is decoded, else 0.
   std::optional<std::uint64_t> parked_tokens{};
   std::uint32_t sequences_max = 8;
+  std::uint32_t step_tokens =
+      512;  // Of one step; as long as it takes, answers under way wait for their next token.
   std::uint32_t request_timeout_s = 120;
   double queue_wait_s = 30;         // For a place in the engine; a request that gets none in time is refused.
   std::uint32_t lease_ms = 10'000;  // Of handoffs.
