@@ -133,7 +133,8 @@ def in_q8_0(arguments):
     if not made.exists():
         part = made.with_suffix(".part")
         quantise = [llama_programs() / "llama-quantize", "--allow-requantize", arguments.model, part, "Q8_0"]
-        subprocess.run(quantise, check=True, timeout=BUILD_SECONDS, stdout=sys.stderr)
+        with open(FOLDER / "last.log", "ab") as log:
+            subprocess.run(quantise, check=True, timeout=BUILD_SECONDS, stdout=log, stderr=log)
         part.rename(made)
     return made
 
