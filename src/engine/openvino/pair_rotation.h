@@ -9,7 +9,7 @@
 namespace isthmus::engine::openvino {
 
 // Rope is x * cos + turned(x) * sin, where turned() makes (a, b) of neighbours (-b, a). The front end cuts
-// rows apart for it, changes signs and joins them again: a sixth of a prefill's time, as no pass of the
+// rows apart for it, changes signs and joins them again: a tenth of a prefill's time, as no pass of the
 // plugin recognises it. Here a product with a constant matrix of 0, 1 and -1 makes the same values, to the
 // bit. What is built otherwise stays as it is. How many were found.
 std::size_t rotate_pairs_by_product(ov::Model& model);
