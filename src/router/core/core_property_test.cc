@@ -38,7 +38,8 @@ class World {
   void carry_out(const Action& action) {
     if (const auto* a = std::get_if<DispatchPrefill>(&action)) {
       RC_ASSERT(fleet_.workers[a->worker].role != fleet::Role::kDecode);
-      RC_ASSERT(down_.count(a->worker) == 0);
+      // A worker that isn't ready may still give away the state that it keeps: one that drains, for instance.
+      RC_ASSERT(a->supersedes || down_.count(a->worker) == 0);
       legs_.push_back({a->request, a->attempt, Leg::kPrefill});
     } else if (const auto* b = std::get_if<DispatchDecode>(&action)) {
       RC_ASSERT(fleet_.workers[b->worker].role != fleet::Role::kPrefill);
