@@ -14,7 +14,8 @@ namespace isthmus::qualify {
 namespace {
 
 constexpr std::size_t kTile = 256;
-constexpr Duration kPatience = std::chrono::seconds(60);
+// A long prompt of a large model on a busy processor takes minutes, and no lease is renewed meanwhile.
+constexpr Duration kPatience = std::chrono::minutes(10);
 
 handoff::AgentOptions agent_options(const char* name, const engine::Engine& engine,
                                     const kv::Policy& policy) {
